@@ -1,0 +1,64 @@
+"""Cross-process locks in shared memory that are fair and survive kill -9, and what can be built on them.
+
+    errors
+    _kernel     what Linux gives: robust mutexes, membarrier, semaphores, names in /dev/shm
+    _segment    what the bytes mean: words, header, slots
+    _engine     how waiting works: who is next (pure) | the readers' fast path | sleeping | recovery
+    locks       Mutex, RWLock
+    config      SharedConfig
+    gunicorn    hooks for gunicorn.conf.py
+    updater     python -m shmlock.updater
+
+Imports go down only.
+"""
+
+from __future__ import annotations
+
+from shmlock._engine.stats import LockStatistics, ModeStatistics
+from shmlock._segment.segment import unlink
+from shmlock.config import SharedConfig, Snapshot
+from shmlock.errors import (
+    ClosedError,
+    ForeignSegment,
+    LayoutMismatch,
+    LockTimeout,
+    NotHeld,
+    NotPublished,
+    OwnerDied,
+    ParticipantsExhausted,
+    PayloadTooLarge,
+    QueueFull,
+    SegmentCorrupt,
+    SegmentNotFound,
+    ShmlockError,
+    UnsupportedPlatform,
+    WouldDeadlock,
+)
+from shmlock.locks import Mutex, RWLock
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "ClosedError",
+    "ForeignSegment",
+    "LayoutMismatch",
+    "LockStatistics",
+    "LockTimeout",
+    "ModeStatistics",
+    "Mutex",
+    "NotHeld",
+    "NotPublished",
+    "OwnerDied",
+    "ParticipantsExhausted",
+    "PayloadTooLarge",
+    "QueueFull",
+    "RWLock",
+    "SegmentCorrupt",
+    "SegmentNotFound",
+    "SharedConfig",
+    "ShmlockError",
+    "Snapshot",
+    "UnsupportedPlatform",
+    "WouldDeadlock",
+    "unlink",
+]

@@ -1,0 +1,1 @@
+"""Floor 2: how waiting works."""

@@ -1,0 +1,454 @@
+"""The loop: ask under the guard, sleep in slices until the want is gone, look for the dead, give up in time.
+
+An asynchronous exception may come at any call or backward jump here. Nothing it interrupts may leave a ghost:
+whoever is interrupted on the way in marks what it asked for as abandoned, in its own slot and with a plain
+store, and then carries that out under the guard. If even that is interrupted, or the guard is not to be had,
+the mark stays, and the next one to look under the guard carries it out.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+import threading
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final, NoReturn, TypeVar, TypeVarTuple, Unpack
+
+from shmlock._engine import modes
+from shmlock._engine.bias import Here
+from shmlock._engine.guard import Guard
+from shmlock._engine.modes import READ, SEEK, UPGRADE, WRITE
+from shmlock._engine.participant import Participant
+from shmlock._engine.recovery import Recovery
+from shmlock._engine.state import State
+from shmlock._kernel import parker
+from shmlock._kernel.deadline import FOREVER, Deadline
+from shmlock._kernel.forks import in_child
+from shmlock._kernel.membarrier import Fences
+from shmlock._segment import participants
+from shmlock._segment.layout import (
+    ABANDONED,
+    HIGH_WATER,
+    PID,
+    READS,
+    SEEKER,
+    SEEKER_SINCE,
+    SINCE,
+    WANT,
+    WRITER,
+    WRITER_SINCE,
+    slot,
+)
+from shmlock.errors import LockTimeout, NotHeld, ParticipantsExhausted, WouldDeadlock
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from shmlock._engine.recovery import Death
+    from shmlock._segment.segment import Segment
+
+Ts = TypeVarTuple("Ts")
+T = TypeVar("T")
+
+_HEAD_SLICE: Final = 0.010  # seconds; how long a dead holder stays unnoticed, at most
+_LONGEST_SLICE: Final = 0.100
+_GRACE: Final = 1.0  # seconds for the guard when the time asked for is over
+
+
+class Engine:
+    """One segment's lock in one process, shared by all handles and threads."""
+
+    def __init__(self, segment: Segment) -> None:
+        self.segment = segment
+        self.words = segment.words
+        self.here = Here()
+        self.state = State(segment.words, Fences(fast=segment.header.fast), fast=segment.header.fast)
+        self.guard = Guard(segment, self.state, self._post)
+        self.recovery = Recovery(segment, self.state)
+        self._posts: dict[int, Callable[[], None]] = {}
+        self._participants: dict[int, Participant] = {}
+
+    # --- being a participant
+
+    def _slowly(self, path: Callable[[Participant, Unpack[Ts]], T], *args: Unpack[Ts]) -> T:
+        """Run a slow path as this thread's participant, with the fast path forbidden meanwhile.
+
+        Raises WouldDeadlock in a signal handler or finalizer that interrupted a slow path of this very thread.
+        The `finally` makes no call, so that no handler can run in it.
+        """
+        me = self.me()
+        if me.busy:
+            raise WouldDeadlock(
+                f"{self.segment.name}: this thread was interrupted in the middle of taking or leaving the same "
+                "lock; a signal handler can't use a lock that its own thread is busy with"
+            )
+        me.busy = True
+        me.at = None
+        try:
+            if me.number < 0:
+                self._claim(me)
+            elif self.words[me.base + ABANDONED]:
+                self.guard.run(Deadline.after(_GRACE), self.state.settle, me.number)
+            return path(me, *args)
+        finally:
+            me.busy = False
+            if me.number >= 0 and not self.words[me.base + ABANDONED]:
+                me.at = me.base + READS
+
+    def me(self) -> Participant:
+        """The calling thread, with or without a slot."""
+        try:
+            return self.here.me
+        except AttributeError:
+            me = self.here.me = Participant()
+            return me
+
+    def prepare(self) -> int:
+        """See that the calling thread has a slot and may take the fast path: the index of its reads word."""
+        return self._slowly(_index_of_reads)
+
+    def _claim(self, me: Participant) -> None:
+        ours = [
+            mine.number
+            for mine in self._participants.values()
+            if not mine.present and mine.is_caller() and participants.still_latched(self.segment, mine.number)
+        ]
+        number, deaths = self.guard.run(FOREVER, self._claim_slot, ours)
+        me.claimed(number, self.words)
+        self._participants[number] = me
+        self.here.leaver = _Leaver(self, me)
+        self.recovery.report(deaths)
+
+    def _claim_slot(self, ours: list[int]) -> tuple[int, list[Death]]:
+        """Under the guard: a free slot; else one of the dead's; else a new one at the end of the table."""
+        segment = self.segment
+        pid = os.getpid()
+        deaths: list[Death] = []
+        number = participants.claim(segment, pid, ours=ours, limit=self.words[HIGH_WATER])
+        if number is None:
+            deaths = self.recovery.sweep()
+            number = participants.claim(segment, pid, ours=ours, limit=segment.header.participants)
+        if number is None:
+            raise ParticipantsExhausted(
+                f"{segment.name}: all {segment.header.participants} slots belong to threads that live; "
+                "create it with a larger max_participants, or share it among fewer threads"
+            )
+        return number, deaths
+
+    def depart(self, me: Participant) -> None:
+        """The calling thread ends: free its slot. A hold that it leaves behind is for the others to evict."""
+        words = self.words
+        holds = (
+            words[me.base + READS] or words[me.base + WANT] or me.number + 1 in {words[WRITER], words[SEEKER]}
+        )
+        if me.is_caller() and me.present and not holds:
+            self._participants.pop(me.number, None)
+            self.guard.run(Deadline.after(_GRACE), self._give_up, [me])
+
+    def leave(self) -> None:
+        """Give up all that this process's threads hold here, and their slots."""
+        self.here = Here()
+        pid = os.getpid()
+        here = [mine for mine in self._participants.values() if mine.pid == pid and mine.present]
+        self.guard.run(FOREVER, self._give_up, here)
+
+    def _give_up(self, leaving: list[Participant]) -> None:
+        """Under the guard. A latch can only be given back by the thread that holds it."""
+        for mine in leaving:
+            mine.present = False
+            self.state.clear(mine.number, died=False)
+            self.state.depart(mine.number)
+            if mine.is_caller():
+                self._participants.pop(mine.number, None)
+                participants.unlatch(self.segment, mine.number)
+        self.state.decide()
+
+    def forget(self) -> None:
+        """In a forked child: nothing of the parent's is ours."""
+        self.here.__dict__.clear()
+        self._participants.clear()
+
+    def reap(self) -> list[Death]:
+        """Evict the dead now, instead of when somebody waits for them."""
+        return self._slowly(self._reap)
+
+    def _reap(self, _me: Participant) -> list[Death]:
+        deaths = self.guard.run(FOREVER, self.recovery.sweep)
+        self.recovery.report(deaths)
+        return deaths
+
+    def _post(self, number: int) -> None:
+        post = self._posts.get(number) or parker.opened(self.segment.semaphore(number))
+        if post is not None:
+            self._posts[number] = post
+            post()
+
+    # --- asking
+
+    def acquire(self, mode: int, deadline: Deadline) -> bool:
+        """S or W. Raises WouldDeadlock when the wait could only end by what this thread holds."""
+        return self._asking(self._acquire_exclusive, mode, deadline)
+
+    def acquire_read(self, deadline: Deadline) -> bool:
+        """R, when the fast path met a closed gate (and has stored 0 again)."""
+        me = self.here.me
+        if self.words[WRITER] == me.number + 1:
+            self.words[me.base + READS] = 1
+            return True
+        return self._asking(self._acquire, READ, deadline)
+
+    def upgrade(self, deadline: Deadline) -> bool:
+        """S to W: goes before all that waits, and waits for the other readers. False leaves S."""
+        return self._asking(self._upgrade, deadline)
+
+    def _asking(self, path: Callable[[Participant, Unpack[Ts]], T], *args: Unpack[Ts]) -> T:
+        """Run a slow path that asks for something or gives it back: interrupted, it has neither.
+
+        This is the outermost frame that an exception can hit before a public method returns: CPython makes
+        no check between the return of one Python function and the return of its caller.
+        """
+        me = self.me()
+        me.asked = 0
+        try:
+            return self._slowly(path, *args)
+        except BaseException:
+            if me.asked:
+                self.words[me.base + ABANDONED] = me.asked
+                with suppress(LockTimeout):
+                    self._slowly(_index_of_reads)  # settles it first
+            raise
+
+    def _acquire_exclusive(self, me: Participant, mode: int, deadline: Deadline) -> bool:
+        words = self.words
+        conflict = modes.conflict(
+            mode,
+            reads=words[me.base + READS] > 0,
+            seeks=words[SEEKER] == me.number + 1,
+            writes=words[WRITER] == me.number + 1,
+        )
+        if conflict is not None:
+            raise WouldDeadlock(f"{self.segment.name}: {conflict}")
+        return self._acquire(me, mode, deadline)
+
+    def _upgrade(self, me: Participant, deadline: Deadline) -> bool:
+        self._require(me, SEEKER, "seeking")
+        if self.words[WRITER] == me.number + 1:
+            raise WouldDeadlock(
+                f"{self.segment.name}: {modes.conflict(WRITE, reads=False, seeks=True, writes=True)}"
+            )
+        return self._acquire(me, UPGRADE, deadline)
+
+    def _acquire(self, me: Participant, mode: int, deadline: Deadline) -> bool:
+        words = self.words
+        want = me.base + WANT
+        me.asked = 1 << mode
+        try:
+            granted = self.guard.run(deadline, self.state.ask, me.number, mode)
+            if not granted:
+                granted = self._wait(me, mode, deadline) if deadline.waits else self._look(me, deadline)
+        except LockTimeout:
+            granted = False
+        if not granted and words[want]:
+            granted = self._withdraw(me, mode)
+        if granted:
+            me.account.locked(mode)
+            if mode != READ:
+                words[SEEKER_SINCE if mode == SEEK else WRITER_SINCE] = time.monotonic_ns()
+        else:
+            me.account.timed_out()
+        return granted
+
+    def _look(self, me: Participant, deadline: Deadline) -> bool:
+        """Look for the dead; True when that got us the lock."""
+        self.recovery.report(self.guard.run(deadline, self.recovery.look, me.number))
+        return not self.words[me.base + WANT]
+
+    def _wait(self, me: Participant, mode: int, deadline: Deadline) -> bool:
+        """Sleep until the want is gone (granted) or the deadline has passed."""
+        words = self.words
+        want = me.base + WANT
+        began = time.monotonic_ns()
+        words[me.base + SINCE] = began
+        # Made after the want was stored: a granter that finds no semaphore has cleared the want already.
+        bed = self._bed(me)
+        while words[want]:
+            left = deadline.left()
+            if not left:
+                return False
+            if not bed.wait(min(left, self._slice(words[want]))) and words[want]:
+                self._look(me, deadline)
+        me.account.waited(mode, time.monotonic_ns() - began)
+        return True
+
+    def _slice(self, want: int) -> float:
+        """The nearer to the head of the queue, the shorter: 10 ms for the first, at most 100."""
+        ahead = sum(0 < other < want for other in self.state.column(WANT))
+        return min(_HEAD_SLICE * (1 + ahead), _LONGEST_SLICE)
+
+    def _bed(self, me: Participant) -> parker.Parker | parker.Napper:
+        if me.parker is None:
+            segment = self.segment
+            if segment.is_stale():
+                me.parker = parker.Napper()
+            else:
+                me.parker = parker.Parker(
+                    segment.semaphore(me.number), mode=segment.mode, owner=segment.owner
+                )
+        return me.parker
+
+    def _withdraw(self, me: Participant, mode: int) -> bool:
+        """The time is over. True when the grant came first."""
+        try:
+            return self.guard.run(Deadline.after(_GRACE), self.state.withdraw, me.number)
+        except LockTimeout:
+            self.words[me.base + ABANDONED] = 1 << mode
+            return False
+
+    # --- giving back
+
+    def release_write(self, *, vouch: bool) -> None:
+        """Raises NotHeld when this thread, in this process, does not write."""
+        self._asking(self._release, WRITE, self.state.release_write, vouch)
+
+    def release_seek(self) -> None:
+        """Raises NotHeld when this thread, in this process, does not seek."""
+        self._asking(self._release, SEEK, self.state.release_seek)
+
+    def write_to_seek(self) -> None:
+        """W to S, without waiting."""
+        self._asking(self._release, WRITE, self.state.write_to_seek)
+
+    def release_upgraded(self) -> None:
+        """Whatever this thread holds of W and S, at once."""
+        self._asking(self._release_upgraded)
+
+    def _release(
+        self, me: Participant, mode: int, action: Callable[[int, Unpack[Ts]], None], *args: Unpack[Ts]
+    ) -> None:
+        self._require(me, SEEKER if mode == SEEK else WRITER, modes.DOING[mode])
+        me.asked = 1 << mode
+        self.guard.run(FOREVER, action, me.number, *args)
+        me.account.unlocked(mode)
+
+    def _release_upgraded(self, me: Participant) -> None:
+        held = [mode for mode, word in ((WRITE, WRITER), (SEEK, SEEKER)) if self.words[word] == me.number + 1]
+        me.asked = 1 << WRITE | 1 << SEEK
+        self.guard.run(FOREVER, self.state.release_upgraded, me.number)
+        for mode in held:
+            me.account.unlocked(mode)
+
+    def left_read(self) -> None:
+        """A reader has left and found the gate closed: a writer may have counted it."""
+        if self.words[WRITER] != self.here.me.number + 1:
+            self._slowly(self._run, self.state.decide)
+
+    def _run(self, _me: Participant, action: Callable[[], None]) -> None:
+        self.guard.run(FOREVER, action)
+
+    def refuse_release(self, doing: str) -> NoReturn:
+        """Say why there is nothing to release."""
+        if self.me().busy:
+            self.prepare()  # which says so
+        raise NotHeld(f"{self.segment.name}: this thread of process {os.getpid()} is not {doing}")
+
+    def _require(self, me: Participant, word: int, doing: str) -> None:
+        if self.words[word] != me.number + 1:
+            self.refuse_release(doing)
+
+    def holds(self, word: int) -> bool:
+        """Whether the calling thread is the one in the writer or seeker word, and has not walked away from it."""
+        me = self.me()
+        return me.number >= 0 and self.words[word] == me.number + 1 and not self.words[me.base + ABANDONED]
+
+    def vouch(self) -> None:
+        """The data are whole, whatever a writer's death left behind."""
+        self._slowly(self._run, self.state.vouch)
+
+    def describe(self) -> str:
+        """Who holds it, as far as loads without the guard can tell."""
+        words = self.words
+        parts = []
+        for word, doing in ((WRITER, "written"), (SEEKER, "sought in")):
+            number = words[word]
+            if number:
+                parts.append(f"{doing} by process {words[slot(number - 1) + PID]}")
+        readers = sum(reads > 0 for reads in self.state.column(READS))
+        waiters = sum(want > 0 for want in self.state.column(WANT))
+        parts += [f"{readers} reading"] if readers else []
+        parts += [f"{waiters} waiting"] if waiters else []
+        return ", ".join(parts) or "free"
+
+    # --- waiting for a change
+
+    def watch(self, changed: Callable[[], bool], deadline: Deadline) -> bool:
+        """Sleep until `changed()`, woken by `wake_watchers`; False when the deadline came first."""
+        return self._slowly(self._watch, changed, deadline)
+
+    def _watch(self, me: Participant, changed: Callable[[], bool], deadline: Deadline) -> bool:
+        bed = self._bed(me)
+        try:
+            self.guard.run(deadline, self.state.watch, me.number)
+            while not changed():
+                left = deadline.left()
+                if not left:
+                    return False
+                bed.wait(min(left, _LONGEST_SLICE))
+        except LockTimeout:
+            return changed()
+        finally:
+            self.state.unwatch(me.number)
+        return True
+
+    def wake_watchers(self) -> None:
+        """Have all that `watch` look again."""
+        self._slowly(self._run, self.state.wake_watchers)
+
+
+def _index_of_reads(me: Participant) -> int:
+    return me.base + READS
+
+
+class _Leaver:
+    """Collected with the thread that it belongs to, whose slot it frees. Silent: nobody could be told."""
+
+    __slots__ = ("_engine", "_me")
+
+    def __init__(self, engine: Engine, me: Participant) -> None:
+        self._engine = engine
+        self._me = me
+
+    def __del__(self) -> None:
+        if not sys.is_finalizing():
+            with suppress(Exception):
+                self._engine.depart(self._me)
+
+
+_engines: dict[tuple[int, int], Engine] = {}
+_making = threading.Lock()
+
+
+def engine_of(segment: Segment) -> Engine:
+    """The one engine of a segment in this process."""
+    with _making:
+        engine = _engines.get(segment.identity)
+        if engine is None:
+            engine = _engines[segment.identity] = Engine(segment)
+        return engine
+
+
+@in_child
+def _forget_parent() -> None:
+    global _making  # noqa: PLW0603  another thread of the parent may have held it at the fork
+    _making = threading.Lock()
+    for engine in _engines.values():
+        engine.forget()
+
+
+@atexit.register
+def _leave_quietly() -> None:
+    """Spare the others the search for this thread's slots."""
+    for engine in _engines.values():
+        with suppress(Exception):
+            engine.here.__dict__.clear()

@@ -1,0 +1,89 @@
+"""The lock below the lock: a robust mutex that serialises every slow path for a few microseconds.
+
+What may be interrupted here, and by what:
+
+- *Death.* The kernel hands the mutex on with EOWNERDEAD. `dirty` is set before the first store and cleared
+  after the last, so whoever takes the guard and finds it set repairs first.
+- *An asynchronous exception* (a signal handler that raises). CPython runs handlers only at the start of a
+  Python function, on a backward jump, and after a call into C. So the lock call stands inside the `try`, and
+  the `finally` calls the C function itself, with nothing between. A mutex that is not ours answers EPERM, and
+  that is ignored. (Measured over about 59,600 exceptions each: lock before the `try` leaked 21,673 times, a
+  flag kept in Python 21,558, a Python function around the unlock 4,265, this form 0.)
+- *A signal handler that asks for the same lock* meets `busy` in `acquire`, not this mutex.
+
+Waiting is cut into slices of 20 ms, because `pthread_mutex_lock` goes on waiting through signals, and Python's
+handlers could not run until the lock came (measured: 1.4 s late).
+"""
+
+from __future__ import annotations
+
+from errno import EBUSY, EOWNERDEAD, ETIMEDOUT
+from typing import TYPE_CHECKING, Final, TypeVar, TypeVarTuple, Unpack
+
+from shmlock._kernel.robust import consistent, lock_within, trylock, unlock
+from shmlock._segment.layout import DIRTY
+from shmlock.errors import LockTimeout, SegmentCorrupt
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from shmlock._engine.state import State
+    from shmlock._kernel.deadline import Deadline
+    from shmlock._segment.segment import Segment
+
+Ts = TypeVarTuple("Ts")
+T = TypeVar("T")
+
+_SLICE: Final = 0.020  # seconds
+
+
+class Guard:
+    """Runs actions on the state, one at a time among all processes."""
+
+    __slots__ = ("_address", "_name", "_post", "_state", "_words")
+
+    def __init__(self, segment: Segment, state: State, post: Callable[[int], None]) -> None:
+        self._address = segment.guard_address
+        self._words = segment.words
+        self._name = segment.name
+        self._state = state
+        self._post = post
+
+    def run(self, deadline: Deadline, action: Callable[[Unpack[Ts]], T], *args: Unpack[Ts]) -> T:
+        """Take the guard, repair if need be, run the action, leave, and wake those that were granted something.
+
+        Raises LockTimeout when the guard can't be had before the deadline (it tries for 20 ms at least); only
+        a process that was stopped inside makes anybody wait that long.
+        Uncontended: two calls into the C library and two stores, about 1 us beside the action's own.
+        """
+        address, words, state = self._address, self._words, self._state
+        try:
+            status = trylock(address)
+            while status:
+                if status == EOWNERDEAD:
+                    consistent(address)
+                    words[DIRTY] = 1
+                    break
+                if status == ETIMEDOUT and deadline.passed():
+                    raise LockTimeout(
+                        f"{self._name}: a process that does not go on is in the middle of a change"
+                    )
+                if status not in {EBUSY, ETIMEDOUT}:
+                    raise SegmentCorrupt(f"{self._name}: the guard is broken (errno {status})")
+                status = lock_within(address, _SLICE)
+            state.woken = []
+            if words[DIRTY]:
+                state.repair()
+            words[DIRTY] = 1
+            result = action(*args)
+            words[DIRTY] = 0
+            woken = state.woken
+        except BaseException:
+            # Had the last owner died and the exception come before we knew, an unlock would brick the mutex.
+            consistent(address)
+            raise
+        finally:
+            unlock(address)
+        for number in woken:
+            self._post(number)
+        return result

@@ -1,0 +1,166 @@
+"""A process's handle on a shared object: what all kinds have in common."""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self
+
+from shmlock._segment.header import Kind, Plan
+from shmlock._segment.layout import MOST_PARTICIPANTS
+from shmlock._segment.segment import check_name, open_segment
+from shmlock.errors import ClosedError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from shmlock._segment.segment import Segment
+
+DEFAULT_PARTICIPANTS = 256
+
+
+class Closed:
+    """Stands in for whatever a closed handle used: every use of it raises ClosedError."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __getattr__(self, attribute: str) -> NoReturn:
+        raise ClosedError(f"{self._name}: this handle was closed")
+
+    def __getitem__(self, index: object) -> NoReturn:
+        raise ClosedError(f"{self._name}: this handle was closed")
+
+
+class Handle:
+    """Open, close, unlink, pickle by name. Subclasses say what a segment of their kind is."""
+
+    _kind: ClassVar[Kind]
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        create: bool,
+        mode: int,
+        owner: tuple[int, int] | None,
+        max_participants: int | None,
+        capacity: int | None = None,
+        option: int | None = None,
+        option_name: str = "option",
+        option_values: tuple[str, ...] = (),
+        defaults: tuple[int, int] = (0, 0),
+        payload_size: Callable[[int], int] = lambda _: 0,
+    ) -> None:
+        self._name = check_name(name)
+        self._owner = _check_owner(owner)
+        self._segment: Segment = open_segment(
+            name,
+            Plan(
+                self._kind,
+                _check_participants(max_participants),
+                capacity,
+                option,
+                option_name,
+                option_values,
+            ),
+            create=create,
+            mode=_check_mode(mode),
+            owner=owner,
+            defaults=(DEFAULT_PARTICIPANTS, *defaults),
+            payload_size=payload_size,
+        )
+        _handles.setdefault(self._segment.identity, weakref.WeakSet()).add(self)
+
+    @property
+    def name(self) -> str:
+        """The name it was opened with."""
+        return self._name
+
+    def close(self) -> None:
+        """Give up, with this process's last open handle, all that its threads hold here, and their slots.
+
+        Every later use raises ClosedError; closing again does nothing. The memory stays mapped until the
+        process ends.
+        """
+        segment = self._segment
+        if isinstance(segment, Closed):
+            return
+        others = _handles[segment.identity]
+        others.discard(self)
+        try:
+            if not others:
+                self._leave()
+        finally:
+            self._shut(Closed(self._name))
+
+    def _leave(self) -> None:
+        """Give up what the process holds."""
+        raise NotImplementedError
+
+    def _shut(self, closed: Any) -> None:  # noqa: ANN401  it takes the place of everything
+        """Make every later use raise."""
+        self._segment = closed
+
+    def unlink(self) -> None:
+        """Remove the segment's name and its semaphores' names, if they still mean this segment.
+
+        Those that have it open go on among themselves; a new object of this name is another one.
+        """
+        self._segment.unlink()
+
+    def is_stale(self) -> bool:
+        """Whether the name is gone, or means another segment by now."""
+        return self._segment.is_stale()
+
+    def __enter__(self) -> Self:
+        self._segment.is_stale  # noqa: B018  raises ClosedError after close()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def _arguments(self) -> dict[str, Any]:
+        """Keyword arguments with which an unpickled handle attaches."""
+        return {"create": False, "owner": self._owner}
+
+    def __reduce__(self) -> tuple[Callable[[], Self], tuple[()]]:
+        self._segment.is_stale  # noqa: B018  raises ClosedError after close()
+        return functools.partial(type(self), self._name, **self._arguments()), ()
+
+    def _describe(self) -> str:
+        """What `repr` tells beside the name."""
+        raise NotImplementedError
+
+    def __repr__(self) -> str:
+        if isinstance(self._segment, Closed):
+            state = "closed"
+        else:
+            state = self._describe() + (", its name is gone" if self.is_stale() else "")
+        return f"<shmlock.{type(self).__name__} {self._name!r}: {state}>"
+
+
+# By segment: the open handles of this process. Holds are given up with the last.
+_handles: dict[tuple[int, int], weakref.WeakSet[Handle]] = {}
+
+
+def _check_owner(owner: tuple[int, int] | None) -> tuple[int, int] | None:
+    if owner is None or (
+        isinstance(owner, tuple)
+        and len(owner) == 2
+        and all(isinstance(part, int) and part >= 0 for part in owner)
+    ):
+        return owner
+    raise ValueError(f"owner must be (uid, gid), not {owner!r}")
+
+
+def _check_mode(mode: int) -> int:
+    if isinstance(mode, int) and 0 <= mode <= 0o777:
+        return mode
+    raise ValueError(f"mode must be permission bits like 0o600, not {mode!r}")
+
+
+def _check_participants(participants: int | None) -> int | None:
+    if participants is None or (isinstance(participants, int) and 1 <= participants <= MOST_PARTICIPANTS):
+        return participants
+    raise ValueError(f"max_participants must be from 1 to {MOST_PARTICIPANTS}, not {participants!r}")

@@ -1,0 +1,137 @@
+"""The public mutex: the kernel's robust mutex itself, with what it lacks in manners.
+
+It needs no slots. Its words are stored only by its holder, so plain adding is exact. Waiting is cut into
+slices so that signal handlers run; the kernel hands the mutex on at the moment its holder dies.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from errno import EBUSY, EOWNERDEAD, ETIMEDOUT
+from typing import TYPE_CHECKING, Final
+
+from shmlock._kernel.forks import in_child
+from shmlock._kernel.robust import consistent, lock_within, trylock, unlock
+from shmlock._segment.layout import ACCOUNT, BANKS, OWNER_DEATHS, OWNER_DIED, WRITER, WRITER_SINCE
+from shmlock._engine.modes import WRITE
+from shmlock._engine.stats import Account
+from shmlock.errors import NotHeld, SegmentCorrupt, WouldDeadlock
+
+if TYPE_CHECKING:
+    from shmlock._kernel.deadline import Deadline
+    from shmlock._segment.segment import Segment
+
+_SLICE: Final = 0.020  # seconds
+_UNLOCKS: Final = BANKS[0] + ACCOUNT["write_unlocks"]
+
+
+class _Here(threading.local):
+    holds = False
+
+
+class MutualExclusion:
+    """One segment's mutex in one process, shared by all handles."""
+
+    def __init__(self, segment: Segment) -> None:
+        self.segment = segment
+        self.words = segment.words
+        self._address = segment.guard_address
+        self._here = _Here()
+        self._account = Account(segment.words, BANKS[0])
+
+    def acquire(self, deadline: Deadline) -> bool:
+        """True when held. Raises WouldDeadlock for a wait of the thread that holds it."""
+        here, words, address = self._here, self.words, self._address
+        if here.holds:
+            if not deadline.waits:
+                return False
+            raise WouldDeadlock(f"{self.segment.name}: this thread holds the mutex already")
+        began = 0
+        try:
+            status = trylock(address)
+            if status == EBUSY and deadline.waits:
+                began = time.monotonic_ns()
+                while status in {EBUSY, ETIMEDOUT}:
+                    left = deadline.left()
+                    if not left:
+                        return False
+                    status = lock_within(address, min(left, _SLICE))
+            if status == EBUSY:
+                return False
+            if status == EOWNERDEAD:
+                consistent(address)
+                words[OWNER_DEATHS] += 1
+                words[OWNER_DIED] = 1
+            elif status:
+                raise SegmentCorrupt(f"{self.segment.name}: the mutex is broken (errno {status})")
+            words[WRITER] = os.getpid()
+            words[WRITER_SINCE] = now = time.monotonic_ns()
+            self._account.locked(WRITE)
+            if began:
+                self._account.waited(WRITE, now - began)
+            here.holds = True
+        except BaseException:
+            # Interrupted: whether it is ours by now the mutex knows best (EPERM if not).
+            here.holds = False
+            consistent(address)
+            unlock(address)
+            raise
+        return True
+
+    def release(self, *, vouch: bool) -> None:
+        """Raises NotHeld for a thread that does not hold it, in this process.
+
+        From the first store to the unlock there is no call, so that no signal handler can come in between.
+        """
+        here, words = self._here, self.words
+        if not here.holds:
+            raise NotHeld(
+                f"{self.segment.name}: this thread of process {os.getpid()} does not hold the mutex"
+            )
+        if vouch:
+            words[OWNER_DIED] = 0
+        words[_UNLOCKS] += 1
+        words[WRITER] = 0
+        here.holds = False
+        unlock(self._address)
+
+    def locked(self) -> bool:
+        """Whether somebody who lives holds it."""
+        status = trylock(self._address)
+        if status == EBUSY:
+            return True
+        if status == EOWNERDEAD:
+            consistent(self._address)
+            self.words[OWNER_DEATHS] += 1
+            self.words[OWNER_DIED] = 1
+        unlock(self._address)
+        return False
+
+    def holds(self) -> bool:
+        """Whether the calling thread does."""
+        return self._here.holds
+
+    def leave(self) -> None:
+        """Give up what the calling thread holds; nobody can give up another thread's mutex."""
+        if self._here.holds:
+            self.release(vouch=False)
+
+    def forget(self) -> None:
+        """In a forked child: the parent's hold is not ours."""
+        self._here.holds = False
+
+
+_mutexes: dict[tuple[int, int], MutualExclusion] = {}
+
+
+def mutual_exclusion_of(segment: Segment) -> MutualExclusion:
+    """The one of a segment in this process."""
+    return _mutexes.setdefault(segment.identity, MutualExclusion(segment))
+
+
+@in_child
+def _forget_parent() -> None:
+    for mutex in _mutexes.values():
+        mutex.forget()

@@ -1,0 +1,48 @@
+"""What a thread keeps of itself in one segment."""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import TYPE_CHECKING, Any
+
+from shmlock._engine.stats import Account
+from shmlock._segment.layout import ACCOUNT_AT, slot
+
+if TYPE_CHECKING:
+    from shmlock._engine.state import Words
+    from shmlock._kernel.parker import Napper, Parker
+
+
+class Participant:
+    """One thread in one segment; used by that thread only, but for `present`.
+
+    `at` is the index of its reads word, and None (which is no index, so that the fast path fails) while that
+    path is not allowed: before the thread has a slot, on a slow path (a signal handler would use the slot
+    under its feet), and while something abandoned is to be settled.
+    """
+
+    __slots__ = ("account", "asked", "at", "base", "busy", "number", "parker", "pid", "present", "tid")
+
+    account: Account
+
+    def __init__(self) -> None:
+        self.number = -1  # no slot yet
+        self.at: Any = None
+        self.base = 0
+        self.pid = os.getpid()
+        self.tid = threading.get_native_id()
+        self.busy = False  # on a slow path
+        self.asked = 0  # the modes (1 << mode) that the slow path under way asks for or gives back
+        self.present = True  # False when another thread's close() gave the slot up
+        self.parker: Parker | Napper | None = None
+
+    def claimed(self, number: int, words: Words) -> None:
+        """The slot is ours."""
+        self.base = slot(number)
+        self.account = Account(words, self.base + ACCOUNT_AT)
+        self.number = number
+
+    def is_caller(self) -> bool:
+        """Whether the calling thread is the one; not so in a forked child, or at the end of another thread."""
+        return self.pid == os.getpid() and self.tid == threading.get_native_id()

@@ -1,0 +1,1 @@
+"""Floor 0: what Linux gives. Knows no lock and no layout."""

@@ -1,0 +1,56 @@
+"""Who a participant is, for people: pid, tid, start time, pid namespace. Nothing here decides anything.
+
+Pids are reused, mean nothing in another namespace, start times tick every 10 ms, and `kill(pid, 0)` says
+that a zombie lives: whether a participant is dead is asked of its latch alone.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+
+import psutil
+
+from shmlock._kernel.forks import in_child
+
+
+@functools.cache
+def pid_namespace() -> int:
+    """The inode of this process's pid namespace (namespaces(7)); 0 where /proc does not tell."""
+    try:
+        return os.stat("/proc/self/ns/pid").st_ino
+    except OSError:
+        return 0
+
+
+@functools.cache
+def started_at_ns() -> int:
+    """When this process started, in nanoseconds since the epoch; 0 where /proc does not tell."""
+    try:
+        return int(psutil.Process().create_time() * 1e9)
+    except psutil.Error:
+        return 0
+
+
+@functools.cache
+def boot_id() -> bytes:
+    """16 bytes that change with every boot; zeros where /proc does not tell."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+            return bytes.fromhex(file.read().strip().replace("-", ""))
+    except (OSError, ValueError):
+        return bytes(16)
+
+
+def name_of(pid: int) -> str:
+    """The process's name in this namespace, or "?"."""
+    try:
+        return psutil.Process(pid).name()
+    except psutil.Error:
+        return "?"
+
+
+@in_child
+def _forget() -> None:
+    started_at_ns.cache_clear()
+    pid_namespace.cache_clear()

@@ -1,0 +1,87 @@
+"""The robust, process-shared mutex of POSIX. "Its owner died" is a result here, not an error.
+
+Every call takes the address of a `pthread_mutex_t` and answers with 0 or an errno:
+
+    EBUSY, ETIMEDOUT    somebody that lives holds it
+    EOWNERDEAD          it is yours, and its owner died inside: call `consistent` before anything else,
+                        for an unlock without it makes the mutex ENOTRECOVERABLE for ever
+    EPERM               (unlock) it is not yours
+
+The type is NORMAL. ERRORCHECK compares thread ids, which are equal in different pid namespaces; RECURSIVE
+lets both of such a pair in; PRIO_INHERIT together with ROBUST aborts the process in glibc's own assertion.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from errno import EBUSY, EOWNERDEAD, ETIMEDOUT
+from typing import TYPE_CHECKING, Final
+
+from shmlock._kernel.libc import ADDRESS, Timespec, holding_gil, releasing_gil
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+MUTEX_SPACE: Final = 64  # bytes set aside for a pthread_mutex_t; the largest here takes 48
+# robust_list(7): the kernel walks at most ROBUST_LIST_LIMIT (2048) mutexes when a thread ends, and
+# forgets the rest. The threading library has its own claims; stay far away.
+MOST_PER_THREAD: Final = 1024
+
+_PTHREAD_PROCESS_SHARED: Final = 1
+_PTHREAD_MUTEX_ROBUST: Final = 1
+
+# They never wait, so they keep the GIL.
+trylock: Final[Callable[[int], int]] = holding_gil.function("pthread_mutex_trylock", ADDRESS)
+unlock: Final[Callable[[int], int]] = holding_gil.function("pthread_mutex_unlock", ADDRESS)
+consistent: Final[Callable[[int], int]] = holding_gil.function("pthread_mutex_consistent", ADDRESS)
+
+_init = holding_gil.function("pthread_mutex_init", ADDRESS, ADDRESS)
+_attr_init = holding_gil.function("pthread_mutexattr_init", ADDRESS)
+_attr_shared = holding_gil.function("pthread_mutexattr_setpshared", ADDRESS, ctypes.c_int)
+_attr_robust = holding_gil.function("pthread_mutexattr_setrobust", ADDRESS, ctypes.c_int)
+_clocklock = releasing_gil.function("pthread_mutex_clocklock", ADDRESS, ctypes.c_int, ADDRESS)
+_HAS_CLOCKLOCK: Final = releasing_gil.has("pthread_mutex_clocklock")  # glibc 2.30; not in musl
+
+
+def initialise(addresses: Iterable[int]) -> None:
+    """Make the mutexes at these addresses, which nobody uses yet."""
+    attributes = ctypes.create_string_buffer(MUTEX_SPACE)
+    _check(_attr_init(attributes))
+    _check(_attr_shared(attributes, _PTHREAD_PROCESS_SHARED))
+    _check(_attr_robust(attributes, _PTHREAD_MUTEX_ROBUST))
+    for address in addresses:
+        _check(_init(address, attributes))
+
+
+def _check(status: int) -> None:
+    if status:
+        raise OSError(status, "a robust, process-shared mutex can't be made here")
+
+
+def lock_within(address: int, seconds: float) -> int:
+    """Wait for the mutex, giving the GIL away: 0, EOWNERDEAD or ETIMEDOUT.
+
+    The clock is the monotonic one. `pthread_mutex_timedlock` goes by the wall clock, where a step back of
+    an hour makes 20 ms an hour; where nothing better exists we would rather knock every millisecond.
+    """
+    if _HAS_CLOCKLOCK:
+        until = Timespec.from_ns(time.monotonic_ns() + int(seconds * 1e9))
+        return _clocklock(address, time.CLOCK_MONOTONIC, ctypes.byref(until))
+    end = time.monotonic() + seconds
+    while (status := trylock(address)) == EBUSY:
+        if time.monotonic() >= end:
+            return ETIMEDOUT
+        time.sleep(0.001)
+    return status
+
+
+def lives(address: int) -> bool:
+    """Whether somebody that lives holds the mutex. It is left free and usable when nobody does."""
+    status = trylock(address)
+    if status == EBUSY:
+        return True
+    if status == EOWNERDEAD:
+        consistent(address)
+    unlock(address)
+    return False

@@ -1,0 +1,1 @@
+"""Floor 1: what the bytes mean. Knows no policy."""

@@ -1,0 +1,88 @@
+"""Slots: claim one, give it back, and tell whether its owner is provably dead. All under the guard.
+
+A slot's latch is a robust mutex that its thread holds for as long as it lives. The kernel marks it when the
+thread ends in whatever way (SIGKILL, exec, the end of that one thread), also while the process is a zombie
+and across pid namespaces. A stopped process holds its latch: it lives.
+"""
+
+from __future__ import annotations
+
+import threading
+from errno import EBUSY, EOWNERDEAD
+from typing import TYPE_CHECKING
+
+from shmlock._kernel import process, robust
+from shmlock._segment.layout import HIGH_WATER, IN_USE, NAMESPACE, PID, SLOT, STARTED, TID, slot
+from shmlock.errors import ParticipantsExhausted
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from shmlock._segment.segment import Segment
+
+
+class _Latches(threading.local):
+    held = 0  # by this thread, in all segments
+
+
+_latches = _Latches()
+
+
+def claim(segment: Segment, pid: int, *, ours: Collection[int], limit: int) -> int | None:
+    """Take a free slot below `limit` for the calling thread: its number, or None.
+
+    `ours`: slots given up on this thread's behalf by another thread, so that this one holds their latches still.
+    """
+    words = segment.words
+    if _latches.held >= robust.MOST_PER_THREAD:
+        raise ParticipantsExhausted(
+            f"{segment.name}: this thread takes part in {_latches.held} segments; the kernel would forget more when it dies"
+        )
+    for number in range(limit):
+        base = slot(number)
+        if words[base + IN_USE] and number < words[HIGH_WATER]:
+            continue
+        if number not in ours and not _latch(segment, number):
+            continue
+        _latches.held += number not in ours
+        for field in range(IN_USE + 1, SLOT.size):
+            if words[base + field]:
+                words[base + field] = 0  # left by a claim that was never finished
+        words[base + PID] = pid
+        words[base + TID] = threading.get_native_id()
+        words[base + STARTED] = process.started_at_ns()
+        words[base + NAMESPACE] = process.pid_namespace()
+        if number >= words[HIGH_WATER]:
+            words[HIGH_WATER] = number + 1
+        words[base + IN_USE] = 1
+        return number
+    return None
+
+
+def _latch(segment: Segment, number: int) -> bool:
+    address = segment.latch_address(number)
+    status = robust.trylock(address)
+    if status == EOWNERDEAD:
+        robust.consistent(address)
+    return status in {0, EOWNERDEAD}
+
+
+def unlatch(segment: Segment, number: int) -> None:
+    """Give the latch back; only the thread that claimed the slot can."""
+    if robust.unlock(segment.latch_address(number)) == 0:
+        _latches.held -= 1
+
+
+def still_latched(segment: Segment, number: int) -> bool:
+    """Whether a latch that this thread is said to hold is indeed held by somebody who lives."""
+    return robust.trylock(segment.latch_address(number)) == EBUSY
+
+
+def is_dead(segment: Segment, number: int) -> bool:
+    """Whether a slot in use is provably without an owner. Unsure means alive."""
+    return bool(segment.words[slot(number) + IN_USE]) and not robust.lives(segment.latch_address(number))
+
+
+def find_dead(segment: Segment) -> list[int]:
+    """All slots in use whose owners are gone. Cost: one trylock a slot."""
+    return [number for number in range(segment.words[HIGH_WATER]) if is_dead(segment, number)]
