@@ -15,8 +15,8 @@ class Codec(Protocol):
     What another process published is decoded with it, so it should run no code that the bytes name.
     """
 
-    def encode(self, value: Any, /) -> bytes: ...  # noqa: ANN401  any value that this codec takes
-    def decode(self, data: bytes, /) -> Any: ...  # noqa: ANN401  as above
+    def encode(self, value: Any, /) -> bytes: ...
+    def decode(self, data: bytes, /) -> Any: ...
 
 
 class Json:
@@ -54,10 +54,8 @@ def _refuse_constant(constant: str) -> NoReturn:
     raise ValueError(f"{constant} is no JSON")
 
 
-def _read_only(self: object, *_: object, **__: object) -> NoReturn:
-    raise TypeError(
-        "this value is shared by all threads and read-only; copy.deepcopy makes one that can be changed"
-    )
+def _read_only(*_: object, **__: object) -> NoReturn:
+    raise TypeError("this value is shared by all threads and read-only; copy.deepcopy makes one that can be changed")
 
 
 class FrozenDict(dict[Any, Any]):
@@ -81,7 +79,7 @@ class FrozenList(list[Any]):
         return list, (tuple(self),)
 
 
-def freeze(value: Any) -> Any:  # noqa: ANN401  any value there is
+def freeze(value: Any) -> Any:
     """The same value with every dict, list, set and bytearray in it read-only."""
     if isinstance(value, dict):
         return FrozenDict({key: freeze(item) for key, item in value.items()})

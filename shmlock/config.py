@@ -126,7 +126,7 @@ class SharedConfig(Handle):
 
     # --- reading
 
-    def get(self, default: Any = _MISSING) -> Any:  # noqa: ANN401  whatever was published
+    def get(self, default: Any = _MISSING) -> Any:
         """The current value: the same object until the version changes. Cost in the steady state: one load.
 
         Raises NotPublished before the first publish when no default is given.
@@ -138,9 +138,7 @@ class SharedConfig(Handle):
         if current is not None:
             return current.value
         if default is _MISSING:
-            raise NotPublished(
-                f"{self._name}: nothing has been published yet; publish first, or give get() a default"
-            )
+            raise NotPublished(f"{self._name}: nothing has been published yet; publish first, or give get() a default")
         return default
 
     def snapshot(self) -> Snapshot:
@@ -240,7 +238,7 @@ class SharedConfig(Handle):
 
     # --- publishing
 
-    def publish(self, value: Any) -> int:  # noqa: ANN401  whatever the codec takes
+    def publish(self, value: Any) -> int:
         """Make this the value for all; return its version. Publishers exclude each other, readers go on.
 
         The value is encoded, and decoded again to see that it can be, before anything is changed. Raises what
@@ -338,11 +336,7 @@ class _Seat:
         while not self._is_ours():
             status = robust.trylock(self._address)
             if status:
-                status = (
-                    robust.lock_within(self._address, min(deadline.left(), 0.020))
-                    if deadline.waits
-                    else status
-                )
+                status = robust.lock_within(self._address, min(deadline.left(), 0.020)) if deadline.waits else status
             if status == EOWNERDEAD:
                 robust.consistent(self._address)
                 status = 0
@@ -364,12 +358,10 @@ class _Seat:
 def _codec(codec: str | Codec) -> Codec:
     if isinstance(codec, str):
         if codec not in CODECS:
-            raise ValueError(
-                f'codec must be "json", "bytes" or an object with encode and decode, not {codec!r}'
-            )
+            raise ValueError(f'codec must be "json", "bytes" or an object with encode and decode, not {codec!r}')
         return CODECS[codec]
     if not (callable(getattr(codec, "encode", None)) and callable(getattr(codec, "decode", None))):
-        raise ValueError(f"codec must have encode(value) -> bytes and decode(bytes), and {codec!r} has not")
+        raise TypeError(f"codec must have encode(value) -> bytes and decode(bytes), and {codec!r} has not")
     return codec
 
 

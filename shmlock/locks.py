@@ -119,9 +119,7 @@ class _CarefulReader(Reader):
 class _Policy:
     """What this handle does when a writer was killed inside."""
 
-    def __init__(self, lock: RWLock, on_owner_died: Any) -> None:  # noqa: ANN401  checked here
-        if on_owner_died not in {"flag", "raise"} and not callable(on_owner_died):
-            raise ValueError(f'on_owner_died must be "flag", "raise" or a callable, not {on_owner_died!r}')
+    def __init__(self, lock: RWLock, on_owner_died: Any) -> None:
         self.chosen = on_owner_died
         self._engine = lock._engine  # noqa: SLF001  the policy is a part of the lock
         self._lock = lock
@@ -150,6 +148,11 @@ class _Policy:
             reader.release()
             with self._lock.writer:  # where the callable runs
                 reader.__enter__()  # leaving W first leaves R: nobody gets in between
+
+
+def _check_policy(on_owner_died: object) -> None:
+    if on_owner_died not in {"flag", "raise"} and not callable(on_owner_died):
+        raise ValueError(f'on_owner_died must be "flag", "raise" or a callable, not {on_owner_died!r}')
 
 
 def _takes_argument(function: Callable[..., object]) -> bool:
@@ -236,6 +239,7 @@ class RWLock(Handle):
     ) -> None:
         if statistics not in {None, "slow", "full"}:
             raise ValueError(f'statistics must be "slow" or "full", not {statistics!r}')
+        _check_policy(on_owner_died)  # before anything is created
         super().__init__(
             name,
             create=create,

@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final, NoReturn, TypeVar, TypeVarTuple, Unpack
+from typing import TYPE_CHECKING, Final, NoReturn, TypeVar, TypeVarTuple
 
 from shmlock._engine import modes
 from shmlock._engine.bias import Here
@@ -54,7 +54,7 @@ T = TypeVar("T")
 
 _HEAD_SLICE: Final = 0.010  # seconds; how long a dead holder stays unnoticed, at most
 _LONGEST_SLICE: Final = 0.100
-_GRACE: Final = 1.0  # seconds for the guard when the time asked for is over
+_GRACE: Final = 0.25  # seconds for the guard when the time asked for is over; then others settle it
 
 
 class Engine:
@@ -72,7 +72,7 @@ class Engine:
 
     # --- being a participant
 
-    def _slowly(self, path: Callable[[Participant, Unpack[Ts]], T], *args: Unpack[Ts]) -> T:
+    def _slowly(self, path: Callable[[Participant, *Ts], T], *args: *Ts) -> T:
         """Run a slow path as this thread's participant, with the fast path forbidden meanwhile.
 
         Raises WouldDeadlock in a signal handler or finalizer that interrupted a slow path of this very thread.
@@ -115,44 +115,51 @@ class Engine:
             for mine in self._participants.values()
             if not mine.present and mine.is_caller() and participants.still_latched(self.segment, mine.number)
         ]
-        number, deaths = self.guard.run(FOREVER, self._claim_slot, ours)
-        me.claimed(number, self.words)
-        self._participants[number] = me
+        deaths = self.guard.run(FOREVER, self._claim_slot, me, ours)
+        self._participants[me.number] = me
         self.here.leaver = _Leaver(self, me)
         self.recovery.report(deaths)
 
-    def _claim_slot(self, ours: list[int]) -> tuple[int, list[Death]]:
+    def _claim_slot(self, me: Participant, ours: list[int]) -> list[Death]:
         """Under the guard: a free slot; else one of the dead's; else a new one at the end of the table."""
         segment = self.segment
-        pid = os.getpid()
         deaths: list[Death] = []
-        number = participants.claim(segment, pid, ours=ours, limit=self.words[HIGH_WATER])
+        number = participants.claim(segment, me.pid, ours=ours, limit=self.words[HIGH_WATER])
         if number is None:
             deaths = self.recovery.sweep()
-            number = participants.claim(segment, pid, ours=ours, limit=segment.header.participants)
+            number = participants.claim(segment, me.pid, ours=ours, limit=segment.header.participants)
         if number is None:
             raise ParticipantsExhausted(
                 f"{segment.name}: all {segment.header.participants} slots belong to threads that live; "
                 "create it with a larger max_participants, or share it among fewer threads"
             )
-        return number, deaths
+        me.claimed(number, self.words)
+        return deaths
 
     def depart(self, me: Participant) -> None:
         """The calling thread ends: free its slot. A hold that it leaves behind is for the others to evict."""
         words = self.words
-        holds = (
-            words[me.base + READS] or words[me.base + WANT] or me.number + 1 in {words[WRITER], words[SEEKER]}
-        )
-        if me.is_caller() and me.present and not holds:
-            self._participants.pop(me.number, None)
-            self.guard.run(Deadline.after(_GRACE), self._give_up, [me])
+        holds = words[me.base + READS] or words[me.base + WANT] or me.number + 1 in {words[WRITER], words[SEEKER]}
+        if me.is_caller() and me.present and not holds and not me.busy:
+            self._retire(me, [me])
 
     def leave(self) -> None:
         """Give up all that this process's threads hold here, and their slots."""
-        self.here = Here()
+        me = self.me()
+        if me.busy:
+            self.prepare()  # which says why not
         pid = os.getpid()
-        here = [mine for mine in self._participants.values() if mine.pid == pid and mine.present]
-        self.guard.run(FOREVER, self._give_up, here)
+        leaving = [mine for mine in self._participants.values() if mine.pid == pid and mine.present]
+        self.here = Here()
+        self._retire(me, leaving)
+
+    def _retire(self, me: Participant, leaving: list[Participant]) -> None:
+        me.busy = True
+        me.at = None
+        try:
+            self.guard.run(FOREVER, self._give_up, leaving)
+        finally:
+            me.busy = False
 
     def _give_up(self, leaving: list[Participant]) -> None:
         """Under the guard. A latch can only be given back by the thread that holds it."""
@@ -203,7 +210,7 @@ class Engine:
         """S to W: goes before all that waits, and waits for the other readers. False leaves S."""
         return self._asking(self._upgrade, deadline)
 
-    def _asking(self, path: Callable[[Participant, Unpack[Ts]], T], *args: Unpack[Ts]) -> T:
+    def _asking(self, path: Callable[[Participant, *Ts], T], *args: *Ts) -> T:
         """Run a slow path that asks for something or gives it back: interrupted, it has neither.
 
         This is the outermost frame that an exception can hit before a public method returns: CPython makes
@@ -235,9 +242,7 @@ class Engine:
     def _upgrade(self, me: Participant, deadline: Deadline) -> bool:
         self._require(me, SEEKER, "seeking")
         if self.words[WRITER] == me.number + 1:
-            raise WouldDeadlock(
-                f"{self.segment.name}: {modes.conflict(WRITE, reads=False, seeks=True, writes=True)}"
-            )
+            raise WouldDeadlock(f"{self.segment.name}: {modes.conflict(WRITE, reads=False, seeks=True, writes=True)}")
         return self._acquire(me, UPGRADE, deadline)
 
     def _acquire(self, me: Participant, mode: int, deadline: Deadline) -> bool:
@@ -293,9 +298,7 @@ class Engine:
             if segment.is_stale():
                 me.parker = parker.Napper()
             else:
-                me.parker = parker.Parker(
-                    segment.semaphore(me.number), mode=segment.mode, owner=segment.owner
-                )
+                me.parker = parker.Parker(segment.semaphore(me.number), mode=segment.mode, owner=segment.owner)
         return me.parker
 
     def _withdraw(self, me: Participant, mode: int) -> bool:
@@ -324,9 +327,7 @@ class Engine:
         """Whatever this thread holds of W and S, at once."""
         self._asking(self._release_upgraded)
 
-    def _release(
-        self, me: Participant, mode: int, action: Callable[[int, Unpack[Ts]], None], *args: Unpack[Ts]
-    ) -> None:
+    def _release(self, me: Participant, mode: int, action: Callable[[int, *Ts], None], *args: *Ts) -> None:
         self._require(me, SEEKER if mode == SEEK else WRITER, modes.DOING[mode])
         me.asked = 1 << mode
         self.guard.run(FOREVER, action, me.number, *args)

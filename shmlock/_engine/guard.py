@@ -18,7 +18,7 @@ handlers could not run until the lock came (measured: 1.4 s late).
 from __future__ import annotations
 
 from errno import EBUSY, EOWNERDEAD, ETIMEDOUT
-from typing import TYPE_CHECKING, Final, TypeVar, TypeVarTuple, Unpack
+from typing import TYPE_CHECKING, Final, TypeVar, TypeVarTuple
 
 from shmlock._kernel.robust import consistent, lock_within, trylock, unlock
 from shmlock._segment.layout import DIRTY
@@ -49,7 +49,7 @@ class Guard:
         self._state = state
         self._post = post
 
-    def run(self, deadline: Deadline, action: Callable[[Unpack[Ts]], T], *args: Unpack[Ts]) -> T:
+    def run(self, deadline: Deadline, action: Callable[[*Ts], T], *args: *Ts) -> T:
         """Take the guard, repair if need be, run the action, leave, and wake those that were granted something.
 
         Raises LockTimeout when the guard can't be had before the deadline (it tries for 20 ms at least); only
@@ -65,9 +65,7 @@ class Guard:
                     words[DIRTY] = 1
                     break
                 if status == ETIMEDOUT and deadline.passed():
-                    raise LockTimeout(
-                        f"{self._name}: a process that does not go on is in the middle of a change"
-                    )
+                    raise LockTimeout(f"{self._name}: a process that does not go on is in the middle of a change")
                 if status not in {EBUSY, ETIMEDOUT}:
                     raise SegmentCorrupt(f"{self._name}: the guard is broken (errno {status})")
                 status = lock_within(address, _SLICE)

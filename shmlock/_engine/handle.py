@@ -98,7 +98,7 @@ class Handle:
         """Give up what the process holds."""
         raise NotImplementedError
 
-    def _shut(self, closed: Any) -> None:  # noqa: ANN401  it takes the place of everything
+    def _shut(self, closed: Any) -> None:
         """Make every later use raise."""
         self._segment = closed
 
@@ -146,9 +146,7 @@ _handles: dict[tuple[int, int], weakref.WeakSet[Handle]] = {}
 
 def _check_owner(owner: tuple[int, int] | None) -> tuple[int, int] | None:
     if owner is None or (
-        isinstance(owner, tuple)
-        and len(owner) == 2
-        and all(isinstance(part, int) and part >= 0 for part in owner)
+        isinstance(owner, tuple) and len(owner) == 2 and all(isinstance(part, int) and part >= 0 for part in owner)
     ):
         return owner
     raise ValueError(f"owner must be (uid, gid), not {owner!r}")

@@ -12,11 +12,11 @@ import time
 from errno import EBUSY, EOWNERDEAD, ETIMEDOUT
 from typing import TYPE_CHECKING, Final
 
+from shmlock._engine.modes import WRITE
+from shmlock._engine.stats import Account
 from shmlock._kernel.forks import in_child
 from shmlock._kernel.robust import consistent, lock_within, trylock, unlock
 from shmlock._segment.layout import ACCOUNT, BANKS, OWNER_DEATHS, OWNER_DIED, WRITER, WRITER_SINCE
-from shmlock._engine.modes import WRITE
-from shmlock._engine.stats import Account
 from shmlock.errors import NotHeld, SegmentCorrupt, WouldDeadlock
 
 if TYPE_CHECKING:
@@ -48,29 +48,19 @@ class MutualExclusion:
             if not deadline.waits:
                 return False
             raise WouldDeadlock(f"{self.segment.name}: this thread holds the mutex already")
-        began = 0
         try:
-            status = trylock(address)
-            if status == EBUSY and deadline.waits:
-                began = time.monotonic_ns()
-                while status in {EBUSY, ETIMEDOUT}:
-                    left = deadline.left()
-                    if not left:
-                        return False
-                    status = lock_within(address, min(left, _SLICE))
-            if status == EBUSY:
+            status, waited = self._lock(deadline)
+            if status in {EBUSY, ETIMEDOUT}:
                 return False
             if status == EOWNERDEAD:
-                consistent(address)
-                words[OWNER_DEATHS] += 1
-                words[OWNER_DIED] = 1
+                self._note_death()
             elif status:
                 raise SegmentCorrupt(f"{self.segment.name}: the mutex is broken (errno {status})")
             words[WRITER] = os.getpid()
-            words[WRITER_SINCE] = now = time.monotonic_ns()
+            words[WRITER_SINCE] = time.monotonic_ns()
             self._account.locked(WRITE)
-            if began:
-                self._account.waited(WRITE, now - began)
+            if waited:
+                self._account.waited(WRITE, waited)
             here.holds = True
         except BaseException:
             # Interrupted: whether it is ours by now the mutex knows best (EPERM if not).
@@ -80,6 +70,22 @@ class MutualExclusion:
             raise
         return True
 
+    def _lock(self, deadline: Deadline) -> tuple[int, int]:
+        """The status and, if it had to be waited for, the nanoseconds."""
+        status = trylock(self._address)
+        if status != EBUSY or not deadline.waits:
+            return status, 0
+        began = time.monotonic_ns()
+        while status in {EBUSY, ETIMEDOUT} and (left := deadline.left()):
+            status = lock_within(self._address, min(left, _SLICE))
+        return status, time.monotonic_ns() - began
+
+    def _note_death(self) -> None:
+        """The mutex is ours, and its last owner died inside."""
+        consistent(self._address)
+        self.words[OWNER_DEATHS] += 1
+        self.words[OWNER_DIED] = 1
+
     def release(self, *, vouch: bool) -> None:
         """Raises NotHeld for a thread that does not hold it, in this process.
 
@@ -87,9 +93,7 @@ class MutualExclusion:
         """
         here, words = self._here, self.words
         if not here.holds:
-            raise NotHeld(
-                f"{self.segment.name}: this thread of process {os.getpid()} does not hold the mutex"
-            )
+            raise NotHeld(f"{self.segment.name}: this thread of process {os.getpid()} does not hold the mutex")
         if vouch:
             words[OWNER_DIED] = 0
         words[_UNLOCKS] += 1
@@ -103,9 +107,7 @@ class MutualExclusion:
         if status == EBUSY:
             return True
         if status == EOWNERDEAD:
-            consistent(self._address)
-            self.words[OWNER_DEATHS] += 1
-            self.words[OWNER_DIED] = 1
+            self._note_death()
         unlock(self._address)
         return False
 

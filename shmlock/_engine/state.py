@@ -391,8 +391,7 @@ class State:
             ):
                 self._granted(number)
         words[TICKET] = max(words[TICKET], (max(wants, default=0) >> MODE_BITS) + 1)
-        if words[GATE] == GATE_CLOSED:
-            if self._after_closing is not None:
-                self._after_closing()  # it may be that the gate was closed, and the fence not yet made
+        if words[GATE] == GATE_CLOSED and self._after_closing is not None:
+            self._after_closing()  # it may be that the gate was closed, and the fence not yet made
         words[REPAIRS] += 1
         self.decide()

@@ -32,9 +32,7 @@ class Deadline:
         if isnan(timeout) or timeout < 0:
             raise ValueError(f"timeout must be None or a number of seconds from 0 up, not {timeout!r}")
         if timeout > threading.TIMEOUT_MAX:
-            raise OverflowError(
-                f"timeout {timeout!r} is beyond {threading.TIMEOUT_MAX:.0f} s; None waits for ever"
-            )
+            raise OverflowError(f"timeout {timeout!r} is beyond {threading.TIMEOUT_MAX:.0f} s; None waits for ever")
         return cls(time.monotonic() + timeout) if timeout else NOW
 
     def left(self) -> float:

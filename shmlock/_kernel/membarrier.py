@@ -44,9 +44,7 @@ def register() -> None:
     Raises OSError (ENOSYS, EPERM, EINVAL) where the kernel or a container's filter refuses.
     """
     if not _call(_QUERY) & _GLOBAL_EXPEDITED:
-        raise OSError(
-            errno.EINVAL, "membarrier(MEMBARRIER_CMD_GLOBAL_EXPEDITED) is not offered by this kernel"
-        )
+        raise OSError(errno.EINVAL, "membarrier(MEMBARRIER_CMD_GLOBAL_EXPEDITED) is not offered by this kernel")
     _call(_REGISTER_GLOBAL_EXPEDITED)
 
 

@@ -119,10 +119,10 @@ def set_owner_and_mode(name: str, mode: int, owner: tuple[int, int]) -> None:
     """Make both exact, for an object that we have just made. OSError where we may not."""
     with opened(name) as descriptor:
         status = os.fstat(descriptor)
+        if stat.S_IMODE(status.st_mode) != mode:
+            os.fchmod(descriptor, mode)  # first: after the chown it may be another's
         if (status.st_uid, status.st_gid) != owner:
             os.fchown(descriptor, *owner)
-        if stat.S_IMODE(status.st_mode) != mode:
-            os.fchmod(descriptor, mode)
 
 
 def names() -> list[str]:

@@ -110,13 +110,7 @@ def load(raw: bytes, *, size: int, name: str) -> Header:
         )
     if words[HEADER["checksum"]] != _checksum(words):
         raise SegmentCorrupt(f"{name}: the header's checksum is wrong; {remedy}")
-    for field, here in (("word_size", WORD), ("mutex_size", libc.MUTEX_SIZE)):
-        if words[HEADER[field]] != here:
-            raise LayoutMismatch(f"{name}: {field} is {words[HEADER[field]]} there and {here} here; {remedy}")
-    for field, mine in (("libc", libc.NAME.encode()), ("boot", process.boot_id().rstrip(b"\0"))):
-        theirs = _text(words, field)
-        if theirs != mine:
-            raise LayoutMismatch(f"{name}: {field} is {_show(theirs)} there and {_show(mine)} here; {remedy}")
+    _check_platform(words, name, remedy)
     header = Header(
         kind=_kind(words[HEADER["kind"]], name),
         size=words[HEADER["size"]],
@@ -128,12 +122,20 @@ def load(raw: bytes, *, size: int, name: str) -> Header:
     )
     if header.size != size:
         raise SegmentCorrupt(f"{name}: {size} bytes of {header.size} are there; {remedy}")
-    if (
-        header.participants > MOST_PARTICIPANTS
-        or (payload_at(header.participants) * WORD + header.payload) > size
-    ):
+    if header.participants > MOST_PARTICIPANTS or (payload_at(header.participants) * WORD + header.payload) > size:
         raise SegmentCorrupt(f"{name}: the sizes in the header contradict each other; {remedy}")
     return header
+
+
+def _check_platform(words: memoryview[int], name: str, remedy: str) -> None:
+    """Words, mutexes and clocks must mean the same here as where the segment was made."""
+    for field, here in (("word_size", WORD), ("mutex_size", libc.MUTEX_SIZE)):
+        if words[HEADER[field]] != here:
+            raise LayoutMismatch(f"{name}: {field} is {words[HEADER[field]]} there and {here} here; {remedy}")
+    for field, mine in (("libc", libc.NAME.encode()), ("boot", process.boot_id().rstrip(b"\0"))):
+        theirs = _text(words, field)
+        if theirs != mine:
+            raise LayoutMismatch(f"{name}: {field} is {_show(theirs)} there and {_show(mine)} here; {remedy}")
 
 
 def _kind(value: int, name: str) -> Kind:

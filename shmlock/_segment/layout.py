@@ -14,8 +14,7 @@ from shmlock._segment.record import Record
 
 # Written before the segment has a name, and never again.
 HEADER: Final = Record(
-    "magic version kind size participants payload capacity option "
-    "word_size mutex_size libc:2 fast owner boot:2",
+    "magic version kind size participants payload capacity option word_size mutex_size libc:2 fast owner boot:2",
     "created checksum",
 )
 

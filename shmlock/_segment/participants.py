@@ -36,7 +36,7 @@ def claim(segment: Segment, pid: int, *, ours: Collection[int], limit: int) -> i
     words = segment.words
     if _latches.held >= robust.MOST_PER_THREAD:
         raise ParticipantsExhausted(
-            f"{segment.name}: this thread takes part in {_latches.held} segments; the kernel would forget more when it dies"
+            f"{segment.name}: this thread is in {_latches.held} segments, and the kernel would not see it die in many more"
         )
     for number in range(limit):
         base = slot(number)
@@ -45,18 +45,28 @@ def claim(segment: Segment, pid: int, *, ours: Collection[int], limit: int) -> i
         if number not in ours and not _latch(segment, number):
             continue
         _latches.held += number not in ours
-        for field in range(IN_USE + 1, SLOT.size):
-            if words[base + field]:
-                words[base + field] = 0  # left by a claim that was never finished
-        words[base + PID] = pid
-        words[base + TID] = threading.get_native_id()
-        words[base + STARTED] = process.started_at_ns()
-        words[base + NAMESPACE] = process.pid_namespace()
-        if number >= words[HIGH_WATER]:
-            words[HIGH_WATER] = number + 1
-        words[base + IN_USE] = 1
+        try:
+            _identify(segment, number, pid)
+        except BaseException:  # interrupted: others may have the slot
+            unlatch(segment, number)
+            raise
         return number
     return None
+
+
+def _identify(segment: Segment, number: int, pid: int) -> None:
+    words = segment.words
+    base = slot(number)
+    for field in range(IN_USE + 1, SLOT.size):
+        if words[base + field]:
+            words[base + field] = 0  # left by a claim that was never finished
+    words[base + PID] = pid
+    words[base + TID] = threading.get_native_id()
+    words[base + STARTED] = process.started_at_ns()
+    words[base + NAMESPACE] = process.pid_namespace()
+    if number >= words[HIGH_WATER]:
+        words[HIGH_WATER] = number + 1
+    words[base + IN_USE] = 1
 
 
 def _latch(segment: Segment, number: int) -> bool:

@@ -181,9 +181,7 @@ class _opened:  # noqa: N801  reads as the function that it wraps
             ) from None
         except OSError as error:
             # ELOOP: a symbolic link; EISDIR, ENXIO: a directory, a socket or a FIFO.
-            raise SegmentCorrupt(
-                f"{name}: {shm.path(PREFIX + name)} is no segment ({error.strerror})"
-            ) from None
+            raise SegmentCorrupt(f"{name}: {shm.path(PREFIX + name)} is no segment ({error.strerror})") from None
 
     def __exit__(self, *exception: object) -> None:
         self._context.__exit__(None, None, None)
@@ -218,9 +216,7 @@ def _create(
     try:
         unborn = shm.Unborn(PREFIX + name, size, mode=mode, owner=owner)
     except OSError as error:
-        raise OSError(
-            error.errno, f"{name}: {size} bytes in {shm.ROOT}: {os.strerror(error.errno or 0)}"
-        ) from error
+        raise OSError(error.errno, f"{name}: {size} bytes in {shm.ROOT}: {os.strerror(error.errno or 0)}") from error
     try:
         header = headers.Header(
             kind=plan.kind,

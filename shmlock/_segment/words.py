@@ -12,9 +12,7 @@ import ctypes
 from typing import Final
 
 WORD: Final = 8  # bytes
-LINE: Final = (
-    128  # bytes: two 64-byte lines are prefetched as a pair on x86-64; some aarch64 have 128-byte lines
-)
+LINE: Final = 128  # bytes: two 64-byte lines are prefetched as a pair on x86-64; some aarch64 have 128-byte lines
 WORDS_PER_LINE: Final = LINE // WORD
 
 
