@@ -9,6 +9,7 @@ the mark stays, and the next one to look under the guard carries it out.
 from __future__ import annotations
 
 import atexit
+import functools
 import os
 import sys
 import threading
@@ -124,10 +125,13 @@ class Engine:
         """Under the guard: a free slot; else one of the dead's; else a new one at the end of the table."""
         segment = self.segment
         deaths: list[Death] = []
-        number = participants.claim(segment, me.pid, ours=ours, limit=self.words[HIGH_WATER])
+        if me.claiming >= 0:  # the last attempt was interrupted
+            participants.abort(segment, me.claiming)
+        claim = functools.partial(participants.claim, segment, me.pid, ours=ours, trying=me.trying)
+        number = claim(limit=self.words[HIGH_WATER])
         if number is None:
             deaths = self.recovery.sweep()
-            number = participants.claim(segment, me.pid, ours=ours, limit=segment.header.participants)
+            number = claim(limit=segment.header.participants)
         if number is None:
             raise ParticipantsExhausted(
                 f"{segment.name}: all {segment.header.participants} slots belong to threads that live; "

@@ -22,7 +22,7 @@ class Participant:
     under its feet), and while something abandoned is to be settled.
     """
 
-    __slots__ = ("account", "asked", "at", "base", "busy", "number", "parker", "pid", "present", "tid")
+    __slots__ = ("account", "asked", "at", "base", "busy", "claiming", "number", "parker", "pid", "present", "tid")
 
     account: Account
 
@@ -30,6 +30,7 @@ class Participant:
         self.number = -1  # no slot yet
         self.at: Any = None
         self.base = 0
+        self.claiming = -1  # the slot that a claim under way has tried last
         self.pid = os.getpid()
         self.tid = threading.get_native_id()
         self.busy = False  # on a slow path
@@ -37,11 +38,16 @@ class Participant:
         self.present = True  # False when another thread's close() gave the slot up
         self.parker: Parker | Napper | None = None
 
+    def trying(self, number: int) -> None:
+        """A claim is about to touch this slot."""
+        self.claiming = number
+
     def claimed(self, number: int, words: Words) -> None:
         """The slot is ours."""
         self.base = slot(number)
         self.account = Account(words, self.base + ACCOUNT_AT)
         self.number = number
+        self.claiming = -1
 
     def is_caller(self) -> bool:
         """Whether the calling thread is the one; not so in a forked child, or at the end of another thread."""

@@ -16,7 +16,7 @@ from shmlock._segment.layout import HIGH_WATER, IN_USE, NAMESPACE, PID, SLOT, ST
 from shmlock.errors import ParticipantsExhausted
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Callable, Collection
 
     from shmlock._segment.segment import Segment
 
@@ -28,30 +28,34 @@ class _Latches(threading.local):
 _latches = _Latches()
 
 
-def claim(segment: Segment, pid: int, *, ours: Collection[int], limit: int) -> int | None:
+def claim(
+    segment: Segment, pid: int, *, ours: Collection[int], limit: int, trying: Callable[[int], None]
+) -> int | None:
     """Take a free slot below `limit` for the calling thread: its number, or None.
 
     `ours`: slots given up on this thread's behalf by another thread, so that this one holds their latches still.
+    `trying` is told each number before its latch is touched; should an exception come in between, `abort` frees
+    what was taken.
     """
     words = segment.words
     if _latches.held >= robust.MOST_PER_THREAD:
         raise ParticipantsExhausted(
-            f"{segment.name}: this thread is in {_latches.held} segments, and the kernel would not see it die in many more"
+            f"{segment.name}: this thread is in {_latches.held} segments, and the kernel would not see it die in more"
         )
     for number in range(limit):
-        base = slot(number)
-        if words[base + IN_USE] and number < words[HIGH_WATER]:
+        if words[slot(number) + IN_USE] and number < words[HIGH_WATER]:
             continue
-        if number not in ours and not _latch(segment, number):
-            continue
-        _latches.held += number not in ours
-        try:
+        trying(number)
+        if number in ours or _latch(segment, number):
             _identify(segment, number, pid)
-        except BaseException:  # interrupted: others may have the slot
-            unlatch(segment, number)
-            raise
-        return number
+            return number
     return None
+
+
+def abort(segment: Segment, number: int) -> None:
+    """Free the slot if the calling thread took its latch in a claim that was interrupted."""
+    if unlatch(segment, number):
+        segment.words[slot(number) + IN_USE] = 0
 
 
 def _identify(segment: Segment, number: int, pid: int) -> None:
@@ -74,13 +78,18 @@ def _latch(segment: Segment, number: int) -> bool:
     status = robust.trylock(address)
     if status == EOWNERDEAD:
         robust.consistent(address)
-    return status in {0, EOWNERDEAD}
+    if status not in {0, EOWNERDEAD}:
+        return False
+    _latches.held += 1
+    return True
 
 
-def unlatch(segment: Segment, number: int) -> None:
-    """Give the latch back; only the thread that claimed the slot can."""
-    if robust.unlock(segment.latch_address(number)) == 0:
-        _latches.held -= 1
+def unlatch(segment: Segment, number: int) -> bool:
+    """Give the latch back; False (EPERM) if the calling thread does not hold it."""
+    if robust.unlock(segment.latch_address(number)):
+        return False
+    _latches.held -= 1
+    return True
 
 
 def still_latched(segment: Segment, number: int) -> bool:

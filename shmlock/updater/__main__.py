@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
+from shmlock.config import SharedConfig
 from shmlock.errors import ShmlockError
 from shmlock.updater.cache import Cache
 from shmlock.updater.daemon import Publishable, Updater
@@ -102,8 +103,6 @@ def _updater(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> 
         parser.error("argument --schema: only with --codec json")
 
     def open_config() -> Publishable:
-        from shmlock.config import SharedConfig  # noqa: PLC0415  so that --help needs no shared memory
-
         try:
             return SharedConfig(
                 arguments.name,
@@ -130,9 +129,7 @@ def _checked_by(parser: argparse.ArgumentParser, path: Path) -> Callable[[bytes]
     try:
         from shmlock.updater.schema import Schema  # noqa: PLC0415  jsonschema is an extra
     except ImportError:
-        parser.error(
-            'argument --schema: needs jsonschema, not installed; run: pip install "shmlock-rw[schema]"'
-        )
+        parser.error('argument --schema: needs jsonschema, not installed; run: pip install "shmlock-rw[schema]"')
     try:
         return Schema(path).check
     except OSError as error:
@@ -279,9 +276,7 @@ def _signals(updater: Updater) -> Iterator[None]:
         signal.SIGINT: updater.stop,
         signal.SIGHUP: updater.refresh,
     }
-    before = {
-        number: signal.signal(number, lambda *_, obey=obey: obey()) for number, obey in handlers.items()
-    }
+    before = {number: signal.signal(number, lambda *_, obey=obey: obey()) for number, obey in handlers.items()}
     try:
         yield
     finally:

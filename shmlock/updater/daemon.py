@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import TYPE_CHECKING, Protocol
 
-from shmlock.errors import PayloadTooLarge
+from shmlock.errors import PayloadTooLarge, SegmentCorrupt
 from shmlock.updater.notify import Notifier
 from shmlock.updater.source import Fetched, Source, SourceError
 from shmlock.updater.trouble import Trouble
@@ -222,7 +222,7 @@ class Updater:
 
     def _serve(self, config: Publishable) -> None:
         """Update, with the seat held, until the segment is stale."""
-        if self._good is not None and config.encoded() is None:
+        if self._good is not None and _published(config) is None:
             # The name was unlinked and made anew while we ran: its first reader shall not wait for a fetch.
             with contextlib.suppress(SourceError):  # too large for the new one: the update below says so
                 self._publish(config, self._good)
@@ -242,7 +242,7 @@ class Updater:
                 self._source_trouble.fine(config.name)
                 delay, ceiling = self._interval, first
             status = f"STATUS={self._source_trouble.reason or 'up to date'}"
-            self._notifier.send(*(["READY=1"] if config.encoded() is not None else []), status)
+            self._notifier.send(*(["READY=1"] if _published(config) is not None else []), status)
             if not self._pause(config, delay):
                 return
 
@@ -287,9 +287,9 @@ class Updater:
         patience = time.monotonic() + self._timeout + _OVERDUE
         while not self._pending.done():
             left = patience - time.monotonic()
-            # Overdue, the watchdog starves: if the fetch never ends, a restart or a standby may do better.
-            self._overdue = left <= 0
-            if self._overdue:
+            if left <= 0:
+                # From now on the watchdog starves: if this never ends, a restart or a standby may do better.
+                self._overdue = True
                 raise SourceError(
                     f"{self._source.url}: no answer in {self._timeout:g} s; "
                     "it is still waited for: look at name resolution, or the file system"
@@ -331,22 +331,18 @@ class Updater:
         except (ValueError, TypeError) as error:
             raise SourceError(f"{url}: not a good configuration: {error}; correct it there") from error
         except RecursionError as error:
-            raise SourceError(
-                f"{url}: not a good configuration: nested too deeply; correct it there"
-            ) from error
+            raise SourceError(f"{url}: not a good configuration: nested too deeply; correct it there") from error
 
     def _publish(self, config: Publishable, good: _Good) -> None:
         """Publish it if it differs. Raises `SourceError` if it is too large."""
         self._publishing_thread = threading.get_ident()
         try:
-            if config.encoded() == good.encoded:
+            if _published(config) == good.encoded:
                 config.confirm()
                 return
             version = config.publish(good.value)
         except PayloadTooLarge as error:
-            raise SourceError(
-                f"{self._source.url}: {error}; shorten it, or create the segment larger"
-            ) from error
+            raise SourceError(f"{self._source.url}: {error}") from error
         finally:
             self._publishing_thread = None
         log.info("%s: published version %d, %d bytes", config.name, version, len(good.encoded))
@@ -365,7 +361,7 @@ class Updater:
 
     def _fall_back(self, config: Publishable) -> bool:
         """Publish what the cache holds if nothing is published at all. Return whether that was done."""
-        if self._cache is None or config.encoded() is not None:
+        if self._cache is None or _published(config) is not None:
             return False
         try:
             good = self._judge(config, self._cache.load(), self._cache.url)
@@ -376,3 +372,11 @@ class Updater:
         self._cached = good.body
         log.warning("%s: the cached configuration was published: %s", config.name, self._cache.url)
         return True
+
+
+def _published(config: Publishable) -> bytes | None:
+    """Return what is published; None when that is nothing, or damaged, which the next publish heals."""
+    try:
+        return config.encoded()
+    except SegmentCorrupt:
+        return None

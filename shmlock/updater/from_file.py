@@ -85,13 +85,9 @@ class FileSource:
         while chunk := os.read(descriptor, min(_CHUNK, self._max_size + 1 - len(body))):
             body += chunk
             if len(body) > self._max_size:
-                raise SourceError(
-                    f"{self.url}: larger than {self._max_size} bytes; raise the size limit or shorten it"
-                )
+                raise SourceError(f"{self.url}: larger than {self._max_size} bytes; raise the size limit or shorten it")
         if _stamp(descriptor) != stamp:
-            raise SourceError(
-                f"{self.url}: changed while it was read; write another file and rename it over this one"
-            )
+            raise SourceError(f"{self.url}: changed while it was read; write another file and rename it over this one")
         return Fetched(bytes(body), stamp if settled else None)
 
 

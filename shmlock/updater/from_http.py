@@ -127,9 +127,7 @@ class HttpSource:
         deadline.watch(connection.sock)
         connection.timeout = deadline.left()
         # Decoded in this room: urllib3 before 2.6 inflates a chunk whole, and it takes half a gzip stream.
-        connection.request(
-            "GET", target.request_uri, headers=headers, preload_content=False, decode_content=False
-        )
+        connection.request("GET", target.request_uri, headers=headers, preload_content=False, decode_content=False)
         response = connection.getresponse()
         connections.callback(response.close)
         return response
@@ -156,9 +154,7 @@ class HttpSource:
         if target in visited:
             raise SourceError(f"{_trail([*visited, target])}: redirected in a circle; correct the server")
         if len(visited) > _MOST_REDIRECTS:
-            raise SourceError(
-                f"{_trail([*visited, target])}: more than {_MOST_REDIRECTS} redirects; use the last URL"
-            )
+            raise SourceError(f"{_trail([*visited, target])}: more than {_MOST_REDIRECTS} redirects; use the last URL")
         return target
 
     def _body(self, response: HTTPResponse) -> bytes:
@@ -167,9 +163,7 @@ class HttpSource:
         if encoding in {"gzip", "x-gzip"}:
             return self._gunzipped(chunks)
         if encoding not in {"", "identity"}:
-            raise SourceError(
-                f"{self.url}: sent as {encoding!r}, unasked; let the server send it plain or as gzip"
-            )
+            raise SourceError(f"{self.url}: sent as {encoding!r}, unasked; let the server send it plain or as gzip")
         body = bytearray()
         self._admit(response.length_remaining or 0)
         for chunk in chunks:
@@ -194,9 +188,7 @@ class HttpSource:
 
     def _admit(self, size: int) -> None:
         if size > self._max_size:
-            raise SourceError(
-                f"{self.url}: larger than {self._max_size} bytes; raise the size limit or send less"
-            )
+            raise SourceError(f"{self.url}: larger than {self._max_size} bytes; raise the size limit or send less")
 
 
 class _Deadline:
@@ -280,9 +272,7 @@ def _status(response: HTTPResponse) -> str:
 def _reason(error: BaseException) -> str:
     match error:
         case socket.gaierror():
-            reason = (
-                f"no address for this host: {error.strerror}; correct its name, or look at the name server"
-            )
+            reason = f"no address for this host: {error.strerror}; correct its name, or look at the name server"
         case ssl.SSLCertVerificationError():
             reason = f"certificate refused: {error.verify_message}; add its CA to those trusted here"
         case ssl.SSLError():
@@ -292,9 +282,7 @@ def _reason(error: BaseException) -> str:
         case http.client.RemoteDisconnected():
             reason = "the server closed the connection without an answer; look at the server"
         case http.client.HTTPException():
-            reason = (
-                f"not an HTTP answer ({type(error).__name__}); see that a web server listens at this port"
-            )
+            reason = f"not an HTTP answer ({type(error).__name__}); see that a web server listens at this port"
         case zlib.error():
             reason = "not the whole gzip stream that was announced; look at the server"
         case OSError():

@@ -45,9 +45,7 @@ class Schema:
         try:
             error = best_match(self._validator.iter_errors(json.loads(body)))
         except Unresolvable as unresolvable:
-            raise ValueError(
-                f"the schema refers to {unresolvable.ref!r}, which it does not contain"
-            ) from None
+            raise ValueError(f"the schema refers to {unresolvable.ref!r}, which it does not contain") from None
         if error is not None:
             rule = textwrap.shorten(json.dumps({error.validator: error.validator_value}), 120)
             raise ValueError(f"at {error.json_path} it breaks the schema's rule {rule}")

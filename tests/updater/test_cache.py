@@ -58,9 +58,7 @@ def test_link_is_replaced(cache: Cache, file: Path) -> None:
 
 
 @pytest.mark.parametrize("step", ["fsync", "replace"])
-def test_failure_leaves_the_old_one(
-    cache: Cache, file: Path, monkeypatch: pytest.MonkeyPatch, step: str
-) -> None:
+def test_failure_leaves_the_old_one(cache: Cache, file: Path, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
     """When storing fails, the old body is still whole, and nothing else lies beside it."""
     cache.store(b"old")
 

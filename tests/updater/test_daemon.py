@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from shmlock.errors import SegmentCorrupt
-from shmlock.updater import Fetched, SourceError, Updater, daemon
+from shmlock.updater import SourceError, Updater, daemon
 from shmlock.updater.cache import Cache
 from shmlock.updater.notify import Notifier
 
@@ -139,6 +139,7 @@ def test_bad_bodies_keep_the_last_good(start: Any, config: Any, source: Any, log
     config.next()
     updater.refresh()
     assert config.next() == ("confirmed",)
+    updater.end()
     assert config.version == 1
     ((level, message), _) = logged()
     assert level == "WARNING"
@@ -204,6 +205,7 @@ def test_log_once_per_change(start: Any, config: Any, source: Any, logged: Any) 
     source.has(failing("b"), None)
     updater.refresh()
     config.next()
+    updater.end()
     assert logged() == [
         ("WARNING", "site.config: a"),
         ("WARNING", "site.config: b"),
@@ -226,6 +228,7 @@ def test_not_modified_is_no_cure(start: Any, config: Any, source: Any, logged: A
     assert "not a good configuration" in told[0]
     source.has(b"1")
     assert config.next() == ("confirmed",)
+    updater.end()
     assert [level for level, _ in logged()] == ["WARNING", "INFO"]
 
 
@@ -343,19 +346,420 @@ def test_stop_during_a_publish(config: Any, source: Any) -> None:
     assert not config.seat.locked()
 
 
-def test_overdue(
-    start: Any, config: Any, source: Any, reports: Reports, logged: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_overdue(start: Any, config: Any, source: Any, reports: Reports, monkeypatch: pytest.MonkeyPatch) -> None:
     """A fetch beyond its timeout is told, starves the watchdog, isn't doubled, and is used when it ends."""
     monkeypatch.setattr(daemon, "_OVERDUE", 0)
     updater = start(notifier=reports, timeout=0.01)
+    (status,) = reports.next()
+    assert "no answer in 0.01 s; it is still waited for" in status
+    fed = reports.fed
     for _ in range(3):
-        ((status),) = reports.next()
-        assert "no answer in 0.01 s; it is still waited for" in status
-        fed = reports.fed
-    assert reports.fed == fed or reports.fed == 0
+        assert reports.next() == (status,)
+    assert reports.fed == fed
     assert source.asked.get(timeout=HANG) is None
     assert source.asked.empty()
     source.has(b"1")
     assert config.next() == ("published", 1)
-    ...
+    updater.end()
+    assert reports.fed > fed
+
+
+# The seat
+
+
+def test_standby(start: Any, config: Any, source: Any, reports: Reports, logged: Any) -> None:
+    """A second updater waits without fetching, is ready meanwhile, and takes over when the seat is free."""
+    config.seat.acquire()
+    updater = start(notifier=reports)
+    assert config.next("waiting") == ("waiting",)
+    assert reports.next() == ("READY=1", "STATUS=standby: another updater holds the seat")
+    assert source.asked.empty()
+    source.has(b"1")
+    config.seat.release()
+    assert config.next() == ("published", 1)
+    updater.end()
+    assert [message for _, message in logged()] == [
+        "site.config: standing by, another updater holds the seat",
+        "site.config: taking over from another updater",
+    ]
+
+
+def test_stop_during_standby(start: Any, config: Any, source: Any) -> None:
+    """A stop ends the wait for the seat; what another one holds stays held."""
+    config.seat.acquire()
+    updater = start()
+    config.next("waiting")
+    updater.end()
+    assert updater.raised is None
+    assert config.seat.locked()
+    assert config.closed == 1
+    assert source.asked.empty()
+
+
+def test_refresh_during_standby(start: Any, config: Any, source: Any, reports: Reports) -> None:
+    """A refresh of a standby is answered at once: the one with the seat fetches."""
+    config.seat.acquire()
+    updater = start(notifier=reports)
+    reports.next()
+    updater.refresh()
+    assert reports.next()[0] == "RELOADING=1"
+    assert reports.next() == ("READY=1",)
+    assert source.asked.empty()
+
+
+def test_the_seat_is_the_running_threads(start: Any, config: Any, source: Any) -> None:
+    """The thread that runs the loop takes the seat, publishes, and leaves it: it is bound to a thread."""
+    threads = []
+    for method in ("take_seat", "publish", "leave_seat", "close"):
+        original = getattr(config, method)
+
+        def noted(*arguments: Any, original: Any = original) -> Any:
+            threads.append(threading.get_ident())
+            return original(*arguments)
+
+        setattr(config, method, noted)
+    source.has(b"1")
+    updater = start()
+    config.next()
+    updater.end()
+    assert len(threads) >= 4
+    assert len(set(threads)) == 1
+
+
+# A segment that was made anew
+
+
+def test_new_segment_gets_the_last_good_at_once(start: Any, config: Any, source: Any) -> None:
+    """When the name comes to mean another segment, that gets the last good value before any fetch."""
+    other = type(config)()
+    opened = iter([config, other])
+    source.has(b"1", b"2")
+    updater = start(open_config=lambda: next(opened))
+    assert config.next() == ("published", 1)
+    source.asked.get(timeout=HANG)
+    config.stale = True
+    updater.refresh()
+    assert config.next() == ("left",)
+    assert other.next() == ("published", 1)
+    assert other.next() == ("published", 2)
+    assert config.closed == 1
+
+
+def test_new_segment_with_a_value_is_left_alone(start: Any, config: Any, source: Any) -> None:
+    """What a new segment already holds stays until the source was asked."""
+    other = type(config)(bytes_published=b"2")
+    opened = iter([config, other])
+    source.has(b"1", b"2")
+    updater = start(open_config=lambda: next(opened))
+    assert config.next() == ("published", 1)
+    config.stale = True
+    updater.refresh()
+    assert other.next() == ("confirmed",)
+
+
+def test_new_segment_too_small(start: Any, config: Any, source: Any, logged: Any) -> None:
+    """A new segment that is too small for the last good value is a failure as any other."""
+    other = type(config)(capacity=1)
+    opened = iter([config, other])
+    source.has(b"10", None, b"2")
+    updater = start(open_config=lambda: next(opened))
+    assert config.next() == ("published", 10)
+    config.stale = True
+    updater.refresh()
+    assert other.next() == ("published", 2)
+    assert "2 bytes don't fit 1" in logged()[0][1]
+
+
+def test_stale_while_standing_by(start: Any, config: Any, source: Any) -> None:
+    """A standby follows the name, too."""
+    other = type(config)()
+    opened = iter([config, other])
+    config.seat.acquire()
+    source.has(b"1")
+    start(open_config=lambda: next(opened))
+    config.next("waiting")
+    config.stale = True
+    assert other.next() == ("published", 1)
+
+
+def test_damaged_is_published_again(start: Any, config: Any, source: Any) -> None:
+    """A version that was damaged in the shared memory is replaced by a new one."""
+
+    def damaged() -> bytes:
+        raise SegmentCorrupt("version 1 is damaged; publish again")
+
+    config.encoded = damaged
+    source.has(b"1")
+    start()
+    assert config.next() == ("published", 1)
+
+
+# The cache
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """Return the cache's path."""
+    return tmp_path / "cache.json"
+
+
+@pytest.fixture
+def cache(file: Path) -> Cache:
+    """Return a cache."""
+    return Cache(file, max_size=1000)
+
+
+def test_cache_is_written(start: Any, config: Any, source: Any, cache: Cache, file: Path) -> None:
+    """Each good body is kept, as it came; a bad one isn't."""
+    source.has(b"[ 1 ]", b"bad", b"[2]")
+    updater = start(cache=cache)
+    assert config.next() == ("published", [1])
+    updater.refresh()
+    assert config.next() == ("published", [2])
+    updater.end()
+    assert file.read_bytes() == b"[2]"
+
+
+def test_cache_is_written_when_nothing_was_published(
+    start: Any, config: Any, source: Any, cache: Cache, file: Path
+) -> None:
+    """A good body is kept even if it is what is published already: the cache may be new."""
+    config.bytes_published = b"[1]"
+    source.has(b"[1]")
+    updater = start(cache=cache)
+    assert config.next() == ("confirmed",)
+    updater.end()
+    assert file.read_bytes() == b"[1]"
+
+
+def test_cache_is_not_rewritten(start: Any, config: Any, source: Any, cache: Cache, file: Path) -> None:
+    """While the body is the same the disk is left alone."""
+    source.has(b"1", b"1", None)
+    updater = start(cache=cache)
+    config.next()
+    source.asked.get(timeout=HANG)
+    updater.refresh()
+    config.next()
+    written = file.stat().st_ino  # each write makes another file
+    updater.refresh()
+    config.next()
+    updater.end()
+    assert file.stat().st_ino == written
+
+
+def test_cache_helps_out(start: Any, config: Any, source: Any, cache: Cache, file: Path, logged: Any) -> None:
+    """While the source has nothing and nothing is published, the cache is; then the source's, when it can."""
+    file.write_bytes(b"[1]")
+    source.has(failing("down"), failing("down"), b"[2]")
+    updater = start(cache=cache)
+    assert config.next() == ("published", [1])
+    assert config.next() == ("published", [2])
+    updater.end()
+    assert logged() == [
+        ("WARNING", "site.config: down"),
+        ("WARNING", f"site.config: the cached configuration was published: {file.as_uri()}"),
+        ("INFO", "site.config: recovered"),
+    ]
+
+
+def test_cache_is_older_than_what_is_published(start: Any, config: Any, source: Any, cache: Cache, file: Path) -> None:
+    """What is published stays when the source has nothing, whatever the cache says."""
+    config.bytes_published = b"[3]"
+    file.write_bytes(b"[1]")
+    source.has(failing(), b"[3]")
+    start(cache=cache)
+    assert config.next() == ("confirmed",)
+
+
+@pytest.mark.parametrize("content", [b"{", b"x" * 1001, None])
+def test_corrupt_cache(
+    start: Any, config: Any, source: Any, cache: Cache, file: Path, logged: Any, content: bytes | None
+) -> None:
+    """A cache that is damaged, too large or missing is told once and not used."""
+    if content is not None:
+        file.write_bytes(content)
+    source.has(failing("down"), failing("down"), b"1")
+    updater = start(cache=cache)
+    assert config.next() == ("published", 1)
+    updater.end()
+    down, corrupt, *_ = messages = logged()
+    assert down == ("WARNING", "site.config: down")
+    assert corrupt[1].startswith(f"site.config: {file.as_uri()}: ")
+    assert len([level for level, _ in messages if level == "WARNING"]) == 2
+
+
+def test_cached_must_pass_the_check(
+    start: Any, config: Any, source: Any, cache: Cache, file: Path, logged: Any
+) -> None:
+    """What the cache holds is judged as what the source has: the schema may have changed since."""
+
+    def check(body: bytes) -> None:
+        if body == b"1":
+            raise ValueError("one is not enough")
+
+    file.write_bytes(b"1")
+    source.has(failing("down"), b"2")
+    updater = start(cache=cache, check=check)
+    assert config.next() == ("published", 2)
+    updater.end()
+    assert "one is not enough" in logged()[1][1]
+
+
+def test_cache_that_cannot_be_written(start: Any, config: Any, source: Any, tmp_path: Path, logged: Any) -> None:
+    """A cache that can't be written is told once, and the updates go on; it is told when it can again."""
+    folder = tmp_path / "later"
+    source.has(b"1", b"2", b"3")
+    updater = start(cache=Cache(folder / "cache", max_size=1000))
+    config.next()
+    updater.refresh()
+    config.next()
+    source.asked.get(timeout=HANG)
+    source.asked.get(timeout=HANG)
+    updater.refresh()
+    source.asked.get(timeout=HANG)  # the second body was dealt with
+    config.next()
+    updater.end()
+    (told,) = logged()
+    assert told[0] == "WARNING"
+    assert "can't be written: No such file or directory" in told[1]
+
+
+# Once
+
+
+def once(config: Any, source: Any, **options: Any) -> bool:
+    """Run an updater once."""
+    return Updater(lambda: config, source, interval=3600, timeout=3600, **options).run_once()
+
+
+def test_once(config: Any, source: Any) -> None:
+    """Once means one fetch, published if it differs; the seat is free afterwards."""
+    source.has(b"1", b"1")
+    assert once(config, source)
+    assert once(config, source)
+    assert [config.next() for _ in range(4)] == [("published", 1), ("left",), ("confirmed",), ("left",)]
+    assert config.closed == 2
+
+
+def test_once_without_the_seat(config: Any, source: Any) -> None:
+    """While another updater holds the seat, once does nothing and says so."""
+    config.seat.acquire()
+    assert not once(config, source)
+    assert source.asked.empty()
+    assert config.closed == 1
+
+
+def test_once_failing(config: Any, source: Any) -> None:
+    """A source without a good body is an error; it is asked once."""
+    source.has(failing("down"), b"bad")
+    with pytest.raises(SourceError, match=r"^down$"):
+        once(config, source)
+    with pytest.raises(SourceError, match="not a good configuration"):
+        once(config, source)
+    assert config.bytes_published is None
+    assert not config.seat.locked()
+
+
+def test_once_with_the_cache(config: Any, source: Any, cache: Cache, file: Path) -> None:
+    """When the cache helped out, it is still an error, which says so."""
+    file.write_bytes(b"1")
+    source.has(failing("down"), failing("down"))
+    with pytest.raises(SourceError, match=r"^down \(the cached configuration was published instead\)$"):
+        once(config, source, cache=cache)
+    assert config.next() == ("published", 1)
+    with pytest.raises(SourceError, match=r"^down$"):
+        once(config, source, cache=cache)
+
+
+def test_once_stopped(config: Any, source: Any) -> None:
+    """Stopped before it has fetched, once is an error: nobody knows whether what is published is current."""
+    updater = Updater(lambda: config, source, interval=3600, timeout=3600)
+    updater.stop()
+    with pytest.raises(SourceError, match="stopped before the end"):
+        updater.run_once()
+    assert not config.seat.locked()
+
+
+# The service manager
+
+
+@pytest.fixture
+def manager(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Manager]:
+    """Yield a service manager with a watchdog of 20 ms."""
+    monkeypatch.chdir(tmp_path)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as receiver:
+        receiver.bind("notify")
+        receiver.settimeout(HANG)
+        yield Manager(receiver)
+
+
+class Manager:
+    """A service manager's end of the socket."""
+
+    def __init__(self, receiver: socket.socket) -> None:
+        self._receiver = receiver
+        self.notifier = Notifier({"NOTIFY_SOCKET": "notify", "WATCHDOG_USEC": "20000"})
+
+    def is_fed(self, times: int) -> None:
+        """Wait until the watchdog was fed so many times."""
+        while times:
+            times -= self._receiver.recv(4096) == b"WATCHDOG=1"
+
+    def is_told(self) -> bytes:
+        """Return the next datagram that isn't the watchdog's."""
+        while (told := self._receiver.recv(4096)) == b"WATCHDOG=1":
+            pass
+        return told
+
+
+def test_ready_when_published(start: Any, source: Any, manager: Manager) -> None:
+    """A service is ready when the first good configuration is published, not when it has begun to fail."""
+    source.has(failing("down"), b"1")
+    start(notifier=manager.notifier)
+    assert manager.is_told() == b"STATUS=down"
+    assert manager.is_told() == b"READY=1\nSTATUS=up to date"
+
+
+def test_ready_with_an_old_value(start: Any, config: Any, source: Any, manager: Manager) -> None:
+    """What an earlier run published makes a service ready, too, when the source is down."""
+    config.bytes_published = b"1"
+    source.has(failing("down"), b"1")
+    start(notifier=manager.notifier)
+    assert manager.is_told() == b"READY=1\nSTATUS=down"
+
+
+def test_reload(start: Any, source: Any, manager: Manager) -> None:
+    """A refresh is told as a reload, which ends, well or badly, with READY; a stop is told, too."""
+    source.has(b"1")
+    updater = start(notifier=manager.notifier)
+    manager.is_told()
+    source.has(b"bad", b"1")
+    updater.refresh()
+    assert manager.is_told().startswith(b"RELOADING=1\nMONOTONIC_USEC=")
+    assert manager.is_told().startswith(b"READY=1\nSTATUS=test:source: not a good configuration")
+    assert manager.is_told() == b"READY=1\nSTATUS=up to date"
+    updater.end()
+    assert manager.is_told() == b"STOPPING=1"
+
+
+def test_watchdog_in_a_fetch(start: Any, source: Any, manager: Manager) -> None:
+    """The watchdog is fed while a fetch takes its time."""
+    start(notifier=manager.notifier)
+    source.asked.get(timeout=HANG)
+    manager.is_fed(5)
+
+
+def test_watchdog_in_a_pause(start: Any, source: Any, manager: Manager) -> None:
+    """The watchdog is fed between fetches, however long the interval."""
+    source.has(b"1")
+    start(notifier=manager.notifier)
+    manager.is_told()
+    manager.is_fed(5)
+
+
+def test_watchdog_in_standby(start: Any, config: Any, manager: Manager) -> None:
+    """The watchdog is fed while another updater holds the seat."""
+    config.seat.acquire()
+    start(notifier=manager.notifier)
+    manager.is_told()
+    manager.is_fed(5)

@@ -94,9 +94,7 @@ def test_rewritten(file: Path, source: FileSource, body: bytes) -> None:
     assert fetched.body == body
 
 
-def test_young_stamps_are_not_trusted(
-    file: Path, source: FileSource, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_young_stamps_are_not_trusted(file: Path, source: FileSource, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file changed within the clock tick of its last change, to the same size, is still seen to change."""
     monkeypatch.setattr(from_file, "_TICK_NS", AGES)
     file.write_bytes(b"old")
