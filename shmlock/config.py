@@ -32,6 +32,7 @@ from shmlock._values import CODECS, Codec, freeze
 from shmlock.errors import NotPublished, PayloadTooLarge, SegmentCorrupt
 
 if TYPE_CHECKING:
+    from shmlock._engine.acquire import Engine
     from shmlock._segment.segment import Segment
 
 DEFAULT_CAPACITY: Final = 1 << 20  # bytes
@@ -117,7 +118,7 @@ class SharedConfig(Handle):
             defaults=(DEFAULT_CAPACITY, 0),
             payload_size=_payload_size,
         )
-        self._engine = engine_of(self._segment)
+        self._engine: Engine = engine_of(self._segment)
         self._words = self._segment.payload[: _CONTROL.size * WORD].cast("Q")
         self._reader = Reader(self._engine)
         self._seat = _Seat(self._segment)
@@ -309,11 +310,11 @@ class SharedConfig(Handle):
 
     def _leave(self) -> None:
         self.leave_seat()
-        self._engine.leave()
+        super()._leave()
 
     def _shut(self, closed: Any) -> None:
         super()._shut(closed)
-        self._engine = self._words = self._reader = self._seat = closed
+        self._words = self._reader = self._seat = closed
 
     def _arguments(self) -> dict[str, Any]:
         return super()._arguments() | {"codec": self._codec_given}

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from shmlock._engine.acquire import Engine
+    from shmlock._engine.mutual import MutualExclusion
 
 T = TypeVar("T")
 
@@ -250,7 +251,7 @@ class RWLock(Handle):
             option_name="statistics",
             option_values=("slow", "full"),
         )
-        self._engine = engine_of(self._segment)
+        self._engine: Engine = engine_of(self._segment)
         self._words = self._engine.words
         policy = _Policy(self, on_owner_died)
         self._on_owner_died = on_owner_died
@@ -305,12 +306,9 @@ class RWLock(Handle):
         """The lock's counters; `str` of them prints a table."""
         return read_statistics(self._segment)
 
-    def _leave(self) -> None:
-        self._engine.leave()
-
     def _shut(self, closed: Any) -> None:
         super()._shut(closed)
-        self._engine = self._words = closed
+        self._words = closed
         for face in (self.reader, self.writer):
             face._engine = face._words = closed  # noqa: SLF001  the faces are parts of the lock
         self.reader._here = closed  # noqa: SLF001  as above
@@ -351,16 +349,16 @@ class Mutex(Handle):
         max_participants: int | None = None,
     ) -> None:
         super().__init__(name, create=create, mode=mode, owner=owner, max_participants=max_participants)
-        self._mutex = mutual_exclusion_of(self._segment)
+        self._engine: MutualExclusion = mutual_exclusion_of(self._segment)
 
     @property
     def owner_died(self) -> bool:
         """Whether a holder was killed inside, and none has left cleanly since."""
-        return self._mutex.words[OWNER_DIED] != 0
+        return self._engine.words[OWNER_DIED] != 0
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
         """As `threading.Lock.acquire`: -1 waits for ever. Raises WouldDeadlock where that one would hang."""
-        return self._mutex.acquire(Deadline.after(None if timeout == -1 else timeout, blocking=blocking))
+        return self._engine.acquire(Deadline.after(None if timeout == -1 else timeout, blocking=blocking))
 
     def release(self) -> None:
         """Raises NotHeld when this thread, in this process, does not hold it."""
@@ -368,18 +366,18 @@ class Mutex(Handle):
 
     def _release(self, *, vouch: bool) -> None:
         try:
-            self._mutex.release(vouch=vouch)
+            self._engine.release(vouch=vouch)
         except BaseException:
-            if self._mutex.holds():  # interrupted before it began
-                self._mutex.release(vouch=False)
+            if self._engine.holds():  # interrupted before it began
+                self._engine.release(vouch=False)
             raise
 
     def locked(self) -> bool:
         """Whether somebody who lives holds it."""
-        return self._mutex.locked()
+        return self._engine.locked()
 
     def __enter__(self) -> Self:
-        self._mutex.acquire(FOREVER)
+        self._engine.acquire(FOREVER)
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -389,13 +387,6 @@ class Mutex(Handle):
         """The mutex's counters, as those of a lock that is only written."""
         return read_statistics(self._segment)
 
-    def _leave(self) -> None:
-        self._mutex.leave()
-
-    def _shut(self, closed: Any) -> None:
-        super()._shut(closed)
-        self._mutex = closed
-
     def _describe(self) -> str:
-        pid = self._mutex.words[WRITER]
+        pid = self._engine.words[WRITER]
         return f"held by process {pid}" if pid else "free"

@@ -353,14 +353,17 @@ class Engine:
         self.guard.run(FOREVER, action)
 
     def refuse_release(self, doing: str) -> NoReturn:
-        """Say why there is nothing to release."""
+        """Say why there is nothing to release: the fast path is not allowed now, or there is no hold."""
         if self.me().busy:
             self.prepare()  # which says so
-        raise NotHeld(f"{self.segment.name}: this thread of process {os.getpid()} is not {doing}")
+        raise self._not_held(doing)
+
+    def _not_held(self, doing: str) -> NotHeld:
+        return NotHeld(f"{self.segment.name}: this thread of process {os.getpid()} is not {doing}")
 
     def _require(self, me: Participant, word: int, doing: str) -> None:
         if self.words[word] != me.number + 1:
-            self.refuse_release(doing)
+            raise self._not_held(doing)
 
     def holds(self, word: int) -> bool:
         """Whether the calling thread is the one in the writer or seeker word, and has not walked away from it."""

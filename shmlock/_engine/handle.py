@@ -36,6 +36,7 @@ class Handle:
     """Open, close, unlink, pickle by name. Subclasses say what a segment of their kind is."""
 
     _kind: ClassVar[Kind]
+    _engine: Any  # Engine or MutualExclusion: leave() and reap() are what it is asked for here
 
     def __init__(
         self,
@@ -96,11 +97,18 @@ class Handle:
 
     def _leave(self) -> None:
         """Give up what the process holds."""
-        raise NotImplementedError
+        self._engine.leave()
 
     def _shut(self, closed: Any) -> None:
         """Make every later use raise."""
-        self._segment = closed
+        self._segment = self._engine = closed
+
+    def reap(self) -> int:
+        """Evict participants that have died, now instead of when somebody waits for them: how many.
+
+        Nobody needs to call it; a supervisor that hears of a death does well to.
+        """
+        return len(self._engine.reap())
 
     def unlink(self) -> None:
         """Remove the segment's name and its semaphores' names, if they still mean this segment.
