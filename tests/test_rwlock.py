@@ -197,7 +197,10 @@ def test_a_timeout_ends_the_wait_and_leaves_no_trace(lock: shmlock.RWLock, start
     child.say("go")
     child.hear()
     began = time.monotonic()
-    with pytest.raises(shmlock.LockTimeout, match=r"write lock was not to be had within 0\.05 s"), lock.write_lock(0.05):
+    with (
+        pytest.raises(shmlock.LockTimeout, match=r"write lock was not to be had within 0\.05 s"),
+        lock.write_lock(0.05),
+    ):
         pass
     assert time.monotonic() - began >= 0.05
     with lock.read_lock(timeout=0):  # the gate is open again

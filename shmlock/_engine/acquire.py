@@ -145,25 +145,26 @@ class Engine:
         words = self.words
         holds = words[me.base + READS] or words[me.base + WANT] or me.number + 1 in {words[WRITER], words[SEEKER]}
         if me.is_caller() and me.present and not holds and not me.busy:
-            self._retire(me, [me])
+            self._aside(me, self._give_up, [me])
 
     def leave(self) -> None:
         """Give up all that this process's threads hold here, and their slots."""
-        me = self.me()
-        if me.busy:
-            self.prepare()  # which says why not
         pid = os.getpid()
         leaving = [mine for mine in self._participants.values() if mine.pid == pid and mine.present]
+        self._aside(self.me(), self._give_up, leaving)
         self.here = Here()
-        self._retire(me, leaving)
 
-    def _retire(self, me: Participant, leaving: list[Participant]) -> None:
+    def _aside(self, me: Participant, action: Callable[[*Ts], T], *args: *Ts) -> T:
+        """Run an action under the guard for which the calling thread needs no slot."""
+        if me.busy:
+            self.prepare()  # which says why not
+        at, me.at = me.at, None
         me.busy = True
-        me.at = None
         try:
-            self.guard.run(FOREVER, self._give_up, leaving)
+            return self.guard.run(FOREVER, action, *args)
         finally:
             me.busy = False
+            me.at = at if me.present else None
 
     def _give_up(self, leaving: list[Participant]) -> None:
         """Under the guard. A latch can only be given back by the thread that holds it."""
@@ -183,10 +184,7 @@ class Engine:
 
     def reap(self) -> list[Death]:
         """Evict the dead now, instead of when somebody waits for them."""
-        return self._slowly(self._reap)
-
-    def _reap(self, _me: Participant) -> list[Death]:
-        deaths = self.guard.run(FOREVER, self.recovery.sweep)
+        deaths = self._aside(self.me(), self.recovery.sweep)
         self.recovery.report(deaths)
         return deaths
 
@@ -347,10 +345,7 @@ class Engine:
     def left_read(self) -> None:
         """A reader has left and found the gate closed: a writer may have counted it."""
         if self.words[WRITER] != self.here.me.number + 1:
-            self._slowly(self._run, self.state.decide)
-
-    def _run(self, _me: Participant, action: Callable[[], None]) -> None:
-        self.guard.run(FOREVER, action)
+            self._aside(self.me(), self.state.decide)
 
     def refuse_release(self, doing: str) -> NoReturn:
         """Say why there is nothing to release: the fast path is not allowed now, or there is no hold."""
@@ -372,7 +367,7 @@ class Engine:
 
     def vouch(self) -> None:
         """The data are whole, whatever a writer's death left behind."""
-        self._slowly(self._run, self.state.vouch)
+        self._aside(self.me(), self.state.vouch)
 
     def describe(self) -> str:
         """Who holds it, as far as loads without the guard can tell."""
@@ -411,7 +406,7 @@ class Engine:
 
     def wake_watchers(self) -> None:
         """Have all that `watch` look again."""
-        self._slowly(self._run, self.state.wake_watchers)
+        self._aside(self.me(), self.state.wake_watchers)
 
 
 def _index_of_reads(me: Participant) -> int:
