@@ -15,16 +15,15 @@ import threading
 import time
 import zlib
 from dataclasses import dataclass
-from errno import EOWNERDEAD
+from errno import EBUSY, EOWNERDEAD
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
 from shmlock._engine.acquire import engine_of
 from shmlock._engine.bias import Reader
 from shmlock._engine.handle import Handle
-from shmlock._engine.modes import SEEK
 from shmlock._engine.stats import LockStatistics, read_statistics
 from shmlock._kernel import robust
-from shmlock._kernel.deadline import FOREVER, Deadline
+from shmlock._kernel.deadline import Deadline
 from shmlock._segment.header import Kind
 from shmlock._segment.record import Record
 from shmlock._segment.words import LINE, WORD
@@ -37,6 +36,7 @@ if TYPE_CHECKING:
 
 DEFAULT_CAPACITY: Final = 1 << 20  # bytes
 _TRIES: Final = 8
+_SLICE: Final = 0.020  # seconds, after which signal handlers run
 
 _CONTROL: Final = Record(
     # version: 0 before the first publish; grows by one. Stored by a writer (W), in one move, as the last
@@ -206,10 +206,10 @@ class SharedConfig(Handle):
 
     def encoded(self) -> bytes | None:
         """The bytes in force, or None before the first publish."""
+        if not self._words[_VERSION]:
+            return None
         with self._reader:
             version = self._words[_VERSION]
-            if not version:
-                return None
             copied = self._copy(version)
         if not isinstance(copied, tuple):
             raise SegmentCorrupt(f"{self._name}: version {version} is damaged; publish again")
@@ -253,17 +253,19 @@ class SharedConfig(Handle):
                 f"{self._name}: {len(data)} bytes are more than the {capacity} that were reserved; the old value "
                 f"stays. Stop all that use it, shmlock.unlink({self._name!r}), and create it with a larger capacity"
             )
-        engine = self._engine
-        engine.acquire(SEEK, FOREVER)
-        try:
+        version = 0
+
+        def write() -> None:
+            nonlocal version
             version = self._words[_VERSION] + 1
             self._write(version, data)
-            engine.upgrade(FOREVER)
+
+        def switch() -> None:
             self._words[_CONFIRMED] = time.monotonic_ns()
             self._words[_VERSION] = version
-        finally:
-            engine.release_upgraded()
-        engine.wake_watchers()
+
+        self._engine.update(write, switch)
+        self._engine.wake_watchers()
         return version
 
     def _write(self, version: int, data: bytes) -> None:
@@ -314,7 +316,7 @@ class SharedConfig(Handle):
 
     def _shut(self, closed: Any) -> None:
         super()._shut(closed)
-        self._words = self._reader = self._seat = closed
+        self._words = self._seat = closed
 
     def _arguments(self) -> dict[str, Any]:
         return super()._arguments() | {"codec": self._codec_given}
@@ -336,8 +338,8 @@ class _Seat:
     def take(self, deadline: Deadline) -> bool:
         while not self._is_ours():
             status = robust.trylock(self._address)
-            if status:
-                status = robust.lock_within(self._address, min(deadline.left(), 0.020)) if deadline.waits else status
+            if status == EBUSY and deadline.waits:
+                status = robust.lock_within(self._address, min(deadline.left(), _SLICE))
             if status == EOWNERDEAD:
                 robust.consistent(self._address)
                 status = 0

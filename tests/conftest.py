@@ -136,6 +136,10 @@ class Child:
         """Let it go on."""
         self.signal(signal.SIGCONT)
 
+    def alive(self) -> bool:
+        """Whether it has not ended yet."""
+        return not wait([self._ended], 0)
+
     def join(self, timeout: float = HANG) -> int:
         """Wait for its end: the exit code, or minus the signal that killed it. Fails if it raised something."""
         self._wait_for_end(timeout)

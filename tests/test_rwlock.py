@@ -263,8 +263,8 @@ def test_a_waiter_leaves_on_a_signal_that_raises(lock: shmlock.RWLock, start: St
 
     def interrupted(peer: Peer) -> None:
         ours = shmlock.RWLock(lock.name)
-        peer.say("ready")
         try:
+            peer.say("ready")
             getattr(ours, mode).acquire()
         except KeyboardInterrupt:
             peer.say("left")

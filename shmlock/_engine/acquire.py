@@ -24,7 +24,7 @@ from shmlock._engine.modes import READ, SEEK, UPGRADE, WRITE
 from shmlock._engine.participant import Participant
 from shmlock._engine.recovery import Recovery
 from shmlock._engine.state import State
-from shmlock._kernel import parker
+from shmlock._kernel import parker, process
 from shmlock._kernel.deadline import FOREVER, Deadline
 from shmlock._kernel.forks import in_child
 from shmlock._kernel.membarrier import Fences
@@ -116,18 +116,17 @@ class Engine:
             for mine in self._participants.values()
             if not mine.present and mine.is_caller() and participants.still_latched(self.segment, mine.number)
         ]
-        deaths = self.guard.run(FOREVER, self._claim_slot, me, ours)
-        self._participants[me.number] = me
+        deaths = self.guard.run(FOREVER, self._claim_slot, me, process.identity(), ours)
         self.here.leaver = _Leaver(self, me)
         self.recovery.report(deaths)
 
-    def _claim_slot(self, me: Participant, ours: list[int]) -> list[Death]:
+    def _claim_slot(self, me: Participant, identity: tuple[int, int, int, int], ours: list[int]) -> list[Death]:
         """Under the guard: a free slot; else one of the dead's; else a new one at the end of the table."""
         segment = self.segment
         deaths: list[Death] = []
         if me.claiming >= 0:  # the last attempt was interrupted
             participants.abort(segment, me.claiming)
-        claim = functools.partial(participants.claim, segment, me.pid, ours=ours, trying=me.trying)
+        claim = functools.partial(participants.claim, segment, identity, ours=ours, trying=me.trying)
         number = claim(limit=self.words[HIGH_WATER])
         if number is None:
             deaths = self.recovery.sweep()
@@ -137,6 +136,7 @@ class Engine:
                 f"{segment.name}: all {segment.header.participants} slots belong to threads that live; "
                 "create it with a larger max_participants, or share it among fewer threads"
             )
+        self._participants[number] = me
         me.claimed(number, self.words)
         return deaths
 
@@ -150,18 +150,20 @@ class Engine:
     def leave(self) -> None:
         """Give up all that this process's threads hold here, and their slots."""
         pid = os.getpid()
-        leaving = [mine for mine in self._participants.values() if mine.pid == pid and mine.present]
+        leaving = [
+            mine for mine in self._participants.values() if mine.pid == pid and mine.present and mine.number >= 0
+        ]
         self._aside(self.me(), self._give_up, leaving)
         self.here = Here()
 
-    def _aside(self, me: Participant, action: Callable[[*Ts], T], *args: *Ts) -> T:
+    def _aside(self, me: Participant, action: Callable[[*Ts], T], *args: *Ts, deadline: Deadline = FOREVER) -> T:
         """Run an action under the guard for which the calling thread needs no slot."""
         if me.busy:
             self.prepare()  # which says why not
         at, me.at = me.at, None
         me.busy = True
         try:
-            return self.guard.run(FOREVER, action, *args)
+            return self.guard.run(deadline, action, *args)
         finally:
             me.busy = False
             me.at = at if me.present else None
@@ -182,9 +184,9 @@ class Engine:
         self.here.__dict__.clear()
         self._participants.clear()
 
-    def reap(self) -> list[Death]:
+    def reap(self, deadline: Deadline) -> list[Death]:
         """Evict the dead now, instead of when somebody waits for them."""
-        deaths = self._aside(self.me(), self.recovery.sweep)
+        deaths = self._aside(self.me(), self.recovery.sweep, deadline=deadline)
         self.recovery.report(deaths)
         return deaths
 
@@ -229,6 +231,22 @@ class Engine:
                     self._slowly(_index_of_reads)  # settles it first
             raise
 
+    def update(self, prepare: Callable[[], None], commit: Callable[[], None]) -> None:
+        """Run `prepare` as a seeker, beside the readers; then `commit` as a writer, alone; then leave.
+
+        Interrupted anywhere, also by an exception of theirs, this thread holds nothing afterwards.
+        """
+        self._asking(self._update, prepare, commit)
+
+    def _update(self, me: Participant, prepare: Callable[[], None], commit: Callable[[], None]) -> None:
+        self._acquire_exclusive(me, SEEK, FOREVER)
+        prepare()
+        self._acquire(me, UPGRADE, FOREVER)
+        commit()
+        self.guard.run(FOREVER, self.state.release_upgraded, me.number)
+        me.account.unlocked(WRITE)
+        me.account.unlocked(SEEK)
+
     def _acquire_exclusive(self, me: Participant, mode: int, deadline: Deadline) -> bool:
         words = self.words
         conflict = modes.conflict(
@@ -250,7 +268,7 @@ class Engine:
     def _acquire(self, me: Participant, mode: int, deadline: Deadline) -> bool:
         words = self.words
         want = me.base + WANT
-        me.asked = 1 << mode
+        me.asked |= 1 << mode
         try:
             granted = self.guard.run(deadline, self.state.ask, me.number, mode)
             if not granted:
@@ -325,22 +343,11 @@ class Engine:
         """W to S, without waiting."""
         self._asking(self._release, WRITE, self.state.write_to_seek)
 
-    def release_upgraded(self) -> None:
-        """Whatever this thread holds of W and S, at once."""
-        self._asking(self._release_upgraded)
-
     def _release(self, me: Participant, mode: int, action: Callable[[int, *Ts], None], *args: *Ts) -> None:
         self._require(me, SEEKER if mode == SEEK else WRITER, modes.DOING[mode])
         me.asked = 1 << mode
         self.guard.run(FOREVER, action, me.number, *args)
         me.account.unlocked(mode)
-
-    def _release_upgraded(self, me: Participant) -> None:
-        held = [mode for mode, word in ((WRITE, WRITER), (SEEK, SEEKER)) if self.words[word] == me.number + 1]
-        me.asked = 1 << WRITE | 1 << SEEK
-        self.guard.run(FOREVER, self.state.release_upgraded, me.number)
-        for mode in held:
-            me.account.unlocked(mode)
 
     def left_read(self) -> None:
         """A reader has left and found the gate closed: a writer may have counted it."""

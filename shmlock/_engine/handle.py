@@ -6,6 +6,7 @@ import functools
 import weakref
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self
 
+from shmlock._kernel.deadline import Deadline
 from shmlock._segment.header import Kind, Plan
 from shmlock._segment.layout import MOST_PARTICIPANTS
 from shmlock._segment.segment import check_name, open_segment
@@ -103,12 +104,13 @@ class Handle:
         """Make every later use raise."""
         self._segment = self._engine = closed
 
-    def reap(self) -> int:
+    def reap(self, timeout: float | None = None) -> int:
         """Evict participants that have died, now instead of when somebody waits for them: how many.
 
-        Nobody needs to call it; a supervisor that hears of a death does well to.
+        Nobody needs to call it; a supervisor that hears of a death does well to. With a `timeout` in seconds it
+        raises LockTimeout when a process that was stopped in the middle of a change keeps it waiting that long.
         """
-        return len(self._engine.reap())
+        return len(self._engine.reap(Deadline.after(timeout)))
 
     def unlink(self) -> None:
         """Remove the segment's name and its semaphores' names, if they still mean this segment.

@@ -120,7 +120,7 @@ class MutualExclusion:
         if self._here.holds:
             self.release(vouch=False)
 
-    def reap(self) -> list[object]:
+    def reap(self, _deadline: Deadline) -> list[object]:
         """Nobody: the kernel hands a dead holder's mutex on, and those that wait leave nothing behind."""
         return []
 

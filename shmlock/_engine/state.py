@@ -160,14 +160,9 @@ class State:
         self.decide()
 
     def release_upgraded(self, number: int) -> None:
-        """W and the S that it came from, or what there is of them."""
-        words = self._words
-        if words[SEEKER] == number + 1:
-            words[SEEKER] = 0
-        if words[WRITER] == number + 1:
-            self.release_write(number, True)
-        else:
-            self.decide()
+        """W and the S that it came from."""
+        self._words[SEEKER] = 0
+        self.release_write(number, True)
 
     def write_to_seek(self, number: int) -> None:
         """W to S, in place: nobody gets in between."""
@@ -332,6 +327,10 @@ class State:
         words = self._words
         self._fold(number)
         words[slot(number) + IN_USE] = 0
+        self._lower_high_water()
+
+    def _lower_high_water(self) -> None:
+        words = self._words
         high = words[HIGH_WATER]
         while high and not words[slot(high - 1) + IN_USE]:
             high -= 1
@@ -374,6 +373,7 @@ class State:
         """Finish what the last one in the guard left half done. Idempotent, and safe to be killed in."""
         words = self._words
         self._finish_fold()
+        self._lower_high_water()  # a claim raises it first, a departure lowers it last
         writer, seeker = words[WRITER], words[SEEKER]
         if writer:
             words[OWED] = 1

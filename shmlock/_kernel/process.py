@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import os
+import threading
 
 import psutil
 
@@ -30,6 +31,11 @@ def started_at_ns() -> int:
         return int(psutil.Process().create_time() * 1e9)
     except psutil.Error:
         return 0
+
+
+def identity() -> tuple[int, int, int, int]:
+    """(pid, tid, start time, pid namespace) of the calling thread. The first call of a process reads /proc."""
+    return os.getpid(), threading.get_native_id(), started_at_ns(), pid_namespace()
 
 
 @functools.cache

@@ -11,7 +11,7 @@ import threading
 from errno import EBUSY, EOWNERDEAD
 from typing import TYPE_CHECKING
 
-from shmlock._kernel import process, robust
+from shmlock._kernel import robust
 from shmlock._segment.layout import HIGH_WATER, IN_USE, NAMESPACE, PID, SLOT, STARTED, TID, slot
 from shmlock.errors import ParticipantsExhausted
 
@@ -29,10 +29,16 @@ _latches = _Latches()
 
 
 def claim(
-    segment: Segment, pid: int, *, ours: Collection[int], limit: int, trying: Callable[[int], None]
+    segment: Segment,
+    identity: tuple[int, int, int, int],
+    *,
+    ours: Collection[int],
+    limit: int,
+    trying: Callable[[int], None],
 ) -> int | None:
     """Take a free slot below `limit` for the calling thread: its number, or None.
 
+    `identity`: as `process.identity` gives it; asked for before the guard is taken, for it may read files.
     `ours`: slots given up on this thread's behalf by another thread, so that this one holds their latches still.
     `trying` is told each number before its latch is touched; should an exception come in between, `abort` frees
     what was taken.
@@ -47,7 +53,7 @@ def claim(
             continue
         trying(number)
         if number in ours or _latch(segment, number):
-            _identify(segment, number, pid)
+            _identify(segment, number, identity)
             return number
     return None
 
@@ -58,16 +64,14 @@ def abort(segment: Segment, number: int) -> None:
         segment.words[slot(number) + IN_USE] = 0
 
 
-def _identify(segment: Segment, number: int, pid: int) -> None:
+def _identify(segment: Segment, number: int, identity: tuple[int, int, int, int]) -> None:
     words = segment.words
     base = slot(number)
     for field in range(IN_USE + 1, SLOT.size):
         if words[base + field]:
             words[base + field] = 0  # left by a claim that was never finished
-    words[base + PID] = pid
-    words[base + TID] = threading.get_native_id()
-    words[base + STARTED] = process.started_at_ns()
-    words[base + NAMESPACE] = process.pid_namespace()
+    for field, value in zip((PID, TID, STARTED, NAMESPACE), identity, strict=True):
+        words[base + field] = value
     if number >= words[HIGH_WATER]:
         words[HIGH_WATER] = number + 1
     words[base + IN_USE] = 1

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NoReturn
 from shmlock.config import SharedConfig
 from shmlock.errors import ShmlockError
 from shmlock.updater.cache import Cache
-from shmlock.updater.daemon import Publishable, Updater
+from shmlock.updater.daemon import Updater
 from shmlock.updater.notify import Notifier
 from shmlock.updater.source import SourceError, open_source
 
@@ -30,13 +30,15 @@ SEAT_TAKEN = 4
 
 _LONGEST = 1_000_000  # seconds; poll(2) takes milliseconds in an int, 2_147_483 s
 _LARGEST = 1 << 40
+_PATIENCE = 0.2  # seconds
 
 _DESCRIPTION = """\
 Keep the shared configuration NAME fresh from a file or a web server.
 
 Whatever decodes, fits the schema (if one is given) and differs from what is published is published.
 Whatever goes wrong leaves the last good configuration in place, is logged when it begins, changes and
-ends, and is tried again: after up to a second at first, then less and less often.
+ends, and is tried again: after up to a second at first, then less and less often. The segment is made
+when it is missing, also when its name is unlinked later on.
 """
 
 _EPILOG = """\
@@ -102,7 +104,7 @@ def _updater(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> 
     if arguments.schema is not None and arguments.codec != "json":
         parser.error("argument --schema: only with --codec json")
 
-    def open_config() -> Publishable:
+    def open_config() -> SharedConfig:
         try:
             return SharedConfig(
                 arguments.name,
@@ -268,20 +270,25 @@ def _logging_to_stderr(level: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _signals(updater: Updater) -> Iterator[None]:
-    # They set flags, which the loop looks at wherever it waits. An exception out of a handler could strike
-    # anywhere, such as between the cache's temporary file and its rename. stop() raises one in a single
-    # case, inside SharedConfig.publish, which may wait for a stopped reader and is built to be interrupted.
-    handlers = {
-        signal.SIGTERM: updater.stop,
-        signal.SIGINT: updater.stop,
-        signal.SIGHUP: updater.refresh,
+    # The handlers set flags, which the loop looks at wherever it waits: an exception could strike anywhere,
+    # such as between the cache's temporary file and its rename. Only what waits for the lock can't look at
+    # a flag; if it still does after a while, perhaps for a stopped reader, it is left by an exception.
+    def end(*_: object) -> None:
+        updater.stop()
+        signal.setitimer(signal.ITIMER_REAL, _PATIENCE, _PATIENCE)
+
+    handlers: dict[signal.Signals, Callable[..., None]] = {
+        signal.SIGTERM: end,
+        signal.SIGINT: end,
+        signal.SIGHUP: lambda *_: updater.refresh(),
     }
-    before = {number: signal.signal(number, lambda *_, obey=obey: obey()) for number, obey in handlers.items()}
-    try:
+    with contextlib.ExitStack() as undo:
+        # First in, last out: an alarm that nobody handles kills.
+        undo.callback(signal.signal, signal.SIGALRM, signal.signal(signal.SIGALRM, lambda *_: updater.interrupt()))
+        undo.callback(signal.setitimer, signal.ITIMER_REAL, *signal.getitimer(signal.ITIMER_REAL))
+        for number, handler in handlers.items():
+            undo.callback(signal.signal, number, signal.signal(number, handler))
         yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _fail(prog: str, code: int, message: str) -> int:

@@ -15,7 +15,7 @@ import time
 from concurrent.futures import Future
 from dataclasses import dataclass
 from math import inf
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from shmlock.errors import PayloadTooLarge, SegmentCorrupt
 from shmlock.updater.notify import Notifier
@@ -23,8 +23,9 @@ from shmlock.updater.source import Fetched, Source, SourceError
 from shmlock.updater.trouble import Trouble
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
+    from shmlock.config import SharedConfig
     from shmlock.updater.cache import Cache
 
 log = logging.getLogger("shmlock.updater")
@@ -37,68 +38,15 @@ _OVERDUE = 1.0
 """Seconds beyond its timeout after which a fetch is no longer waited for in silence."""
 
 
-class Codec(Protocol):
-    """How a value becomes bytes and back. Raises ValueError or TypeError for what it can't take."""
-
-    def encode(self, value: object, /) -> bytes:
-        """Return the bytes to publish; it takes whatever `decode` returns."""
-        ...
-
-    def decode(self, data: bytes, /) -> object:
-        """Return the value that the bytes stand for."""
-        ...
-
-
-class Publishable(Protocol):
-    """What the updater needs of a `SharedConfig`."""
-
-    @property
-    def name(self) -> str:
-        """The segment's name."""
-        ...
-
-    @property
-    def codec(self) -> Codec:
-        """How it encodes."""
-        ...
-
-    def encoded(self) -> bytes | None:
-        """Return what is published, None before the first time."""
-        ...
-
-    def publish(self, value: object, /) -> int:
-        """Publish a new version and return its number. Raises `PayloadTooLarge`."""
-        ...
-
-    def confirm(self) -> None:
-        """Note that what is published is what the source still has."""
-        ...
-
-    def take_seat(self, timeout: float | None = 0) -> bool:
-        """Become the updater, for as long as this thread lives. Waits for `timeout` seconds at most."""
-        ...
-
-    def leave_seat(self) -> None:
-        """Let another one be the updater."""
-        ...
-
-    def is_stale(self) -> bool:
-        """Tell whether the name is gone, or means another segment now."""
-        ...
-
-    def close(self) -> None:
-        """Detach."""
-        ...
-
-
 class _Stop(Exception):  # noqa: N818  a request, not an error
-    """The loop is to end. Raised where it waits, and nowhere else."""
+    """The loop is to end. Raised where it waits for the bell or the lock, and nowhere else."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Good:
-    """A body that passed: as it came, as a value, and as it is published."""
+    """A body that passed: where it came from, as it came, as a value, and as it is published."""
 
+    url: str
     body: bytes
     value: object
     encoded: bytes
@@ -115,7 +63,7 @@ class Updater:
 
     def __init__(
         self,
-        open_config: Callable[[], Publishable],
+        open_config: Callable[[], SharedConfig],
         source: Source,
         *,
         interval: float,
@@ -137,7 +85,7 @@ class Updater:
         self._bell: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._stopping = False
         self._refreshing = False
-        self._publishing_thread: int | None = None
+        self._waiting_thread: int | None = None
 
         self._pending: Future[Fetched | None] | None = None
         self._overdue = False
@@ -152,13 +100,17 @@ class Updater:
         self._cache_trouble = Trouble("the cache is written again")
 
     def stop(self) -> None:
-        """Make `run` or `run_once` end within a fraction of a second. For other threads and signal handlers.
-
-        A publish that waits for the lock is interrupted only by a signal handler of the thread that waits.
-        """
+        """Make `run` or `run_once` end soon. For other threads and signal handlers."""
         self._stopping = True
         self._bell.put(None)
-        if self._publishing_thread == threading.get_ident():
+
+    def interrupt(self) -> None:
+        """Leave a wait for the lock, after `stop()`, by an exception. For signal handlers.
+
+        It waits for those who hold the lock, one of which may be stopped, with no timeout. Elsewhere, or in
+        another thread, this does nothing; so call it until the end has come.
+        """
+        if self._stopping and self._waiting_thread == threading.get_ident():
             raise _Stop
 
     def refresh(self) -> None:
@@ -196,7 +148,7 @@ class Updater:
                 config.leave_seat()
             return True
 
-    def _update_or_fall_back(self, config: Publishable) -> None:
+    def _update_or_fall_back(self, config: SharedConfig) -> None:
         try:
             self._update(config)
         except SourceError as error:
@@ -204,7 +156,7 @@ class Updater:
                 raise SourceError(f"{error} (the cached configuration was published instead)") from error
             raise
 
-    def _take_seat(self, config: Publishable) -> bool:
+    def _take_seat(self, config: SharedConfig) -> bool:
         """Wait for the seat. False: the segment went stale meanwhile."""
         if config.take_seat(0):
             return True
@@ -220,9 +172,9 @@ class Updater:
             self._doze(0)
         return False
 
-    def _serve(self, config: Publishable) -> None:
+    def _serve(self, config: SharedConfig) -> None:
         """Update, with the seat held, until the segment is stale."""
-        if self._good is not None and _published(config) is None:
+        if self._good is not None and self._published(config) is None:
             # The name was unlinked and made anew while we ran: its first reader shall not wait for a fetch.
             with contextlib.suppress(SourceError):  # too large for the new one: the update below says so
                 self._publish(config, self._good)
@@ -242,13 +194,14 @@ class Updater:
                 self._source_trouble.fine(config.name)
                 delay, ceiling = self._interval, first
             status = f"STATUS={self._source_trouble.reason or 'up to date'}"
-            self._notifier.send(*(["READY=1"] if _published(config) is not None else []), status)
+            self._notifier.send(*(["READY=1"] if self._published(config) is not None else []), status)
             if not self._pause(config, delay):
                 return
 
-    def _pause(self, config: Publishable, delay: float) -> bool:
+    def _pause(self, config: SharedConfig, delay: float) -> bool:
         """Wait for the next fetch's time, or for `refresh()`. False: the segment went stale meanwhile."""
         end = time.monotonic() + delay
+        self._doze(0)
         while not config.is_stale():
             left = end - time.monotonic()
             if self._refreshing or left <= 0:
@@ -265,7 +218,7 @@ class Updater:
         if self._stopping:
             raise _Stop
 
-    def _update(self, config: Publishable) -> None:
+    def _update(self, config: SharedConfig) -> None:
         """Fetch, judge what is new, and publish what differs. Raises `SourceError`."""
         fetched = self._fetch()
         if fetched is not None:
@@ -322,29 +275,27 @@ class Updater:
         self._refreshing = False
         self._notifier.reloading()
 
-    def _judge(self, config: Publishable, body: bytes, url: str) -> _Good:
+    def _judge(self, config: SharedConfig, body: bytes, url: str) -> _Good:
         try:
             value = config.codec.decode(body)
             if self._check is not None:
                 self._check(body)
-            return _Good(body, value, config.codec.encode(value))
+            return _Good(url, body, value, config.codec.encode(value))
         except (ValueError, TypeError) as error:
             raise SourceError(f"{url}: not a good configuration: {error}; correct it there") from error
         except RecursionError as error:
             raise SourceError(f"{url}: not a good configuration: nested too deeply; correct it there") from error
 
-    def _publish(self, config: Publishable, good: _Good) -> None:
+    def _publish(self, config: SharedConfig, good: _Good) -> None:
         """Publish it if it differs. Raises `SourceError` if it is too large."""
-        self._publishing_thread = threading.get_ident()
         try:
-            if _published(config) == good.encoded:
-                config.confirm()
-                return
-            version = config.publish(good.value)
+            with self._interruptible():
+                if self._published(config) == good.encoded:
+                    config.confirm()
+                    return
+                version = config.publish(good.value)
         except PayloadTooLarge as error:
-            raise SourceError(f"{self._source.url}: {error}") from error
-        finally:
-            self._publishing_thread = None
+            raise SourceError(f"{good.url}: {error}") from error
         log.info("%s: published version %d, %d bytes", config.name, version, len(good.encoded))
 
     def _keep(self, name: str, body: bytes) -> None:
@@ -354,14 +305,14 @@ class Updater:
         try:
             self._cache.store(body)
         except OSError as error:
-            self._cache_trouble.failing(name, f"{self._cache.url}: can't be written: {error.strerror}")
+            self._cache_trouble.failing(name, f"{self._cache.url}: can't be written: {error.strerror or error}")
         else:
             self._cached = body
             self._cache_trouble.fine(name)
 
-    def _fall_back(self, config: Publishable) -> bool:
+    def _fall_back(self, config: SharedConfig) -> bool:
         """Publish what the cache holds if nothing is published at all. Return whether that was done."""
-        if self._cache is None or _published(config) is not None:
+        if self._cache is None or self._published(config) is not None:
             return False
         try:
             good = self._judge(config, self._cache.load(), self._cache.url)
@@ -373,10 +324,19 @@ class Updater:
         log.warning("%s: the cached configuration was published: %s", config.name, self._cache.url)
         return True
 
+    def _published(self, config: SharedConfig) -> bytes | None:
+        """Return what is published; None when that is nothing, or damaged, which the next publish heals."""
+        try:
+            with self._interruptible():
+                return config.encoded()
+        except SegmentCorrupt:
+            return None
 
-def _published(config: Publishable) -> bytes | None:
-    """Return what is published; None when that is nothing, or damaged, which the next publish heals."""
-    try:
-        return config.encoded()
-    except SegmentCorrupt:
-        return None
+    @contextlib.contextmanager
+    def _interruptible(self) -> Iterator[None]:
+        """Mark what may wait for the lock, and is built to be left by an exception."""
+        before, self._waiting_thread = self._waiting_thread, threading.get_ident()
+        try:
+            yield
+        finally:
+            self._waiting_thread = before

@@ -96,7 +96,7 @@ def test_errors_are_one_printable_line(message: str) -> None:
 
 def test_errors_pickle_and_have_the_common_base() -> None:
     """A `SourceError` is one of the package's errors, and comes out of pickling as it went in."""
-    error = pickle.loads(pickle.dumps(SourceError("http://host/: no")))  # noqa: S301
+    error = pickle.loads(pickle.dumps(SourceError("http://host/: no")))
     assert isinstance(error, ShmlockError)
     assert str(error) == "http://host/: no"
 
