@@ -65,7 +65,9 @@ class Engine:
         self.segment = segment
         self.words = segment.words
         self.here = Here()
-        self.state = State(segment.words, Fences(fast=segment.header.fast), fast=segment.header.fast)
+        fences = Fences(fast=segment.header.fast)
+        self._fence = fences.after_closing  # membarrier(2) is one for the caller, too
+        self.state = State(segment.words, fences, fast=segment.header.fast)
         self.guard = Guard(segment, self.state, self._post)
         self.recovery = Recovery(segment, self.state)
         self._posts: dict[int, Callable[[], None]] = {}
@@ -351,8 +353,24 @@ class Engine:
 
     def left_read(self) -> None:
         """A reader has left and found the gate closed: a writer may have counted it."""
-        if self.words[WRITER] != self.here.me.number + 1:
-            self._aside(self.me(), self.state.decide)
+        me = self.here.me
+        if self.words[WRITER] != me.number + 1 and not self._others_read():
+            self._aside(me, self.state.decide)
+
+    def _others_read(self) -> bool:
+        """Whether another reader is in, which will decide when it leaves; then we need not, under the guard.
+
+        All that leave store 0, make a full fence, and look. The one whose fence is last sees the others' zeros.
+        A reader that is just backing out decides, too; one that dies is found by the head of the queue.
+        """
+        if self._fence is None:
+            return False
+        self._fence()
+        reads = self.state.column(READS)
+        seeker = self.words[SEEKER]
+        if seeker:
+            reads[seeker - 1] = 0  # it does not wait for itself when it upgrades
+        return any(reads)
 
     def refuse_release(self, doing: str) -> NoReturn:
         """Say why there is nothing to release: the fast path is not allowed now, or there is no hold."""

@@ -291,16 +291,16 @@ def source() -> Iterator[FakeSource]:
 
 
 @pytest.fixture
-def start(config: FakeConfig, source: FakeSource) -> Iterator[Callable[..., Running]]:
+def launch(config: FakeConfig, source: FakeSource) -> Iterator[Callable[..., Running]]:
     """Return a function that runs an updater, which fetches at its start and then only when refreshed."""
     running: list[Running] = []
 
-    def start(**options: Any) -> Running:
+    def launch(**options: Any) -> Running:
         open_config = options.pop("open_config", lambda: config)
         options = {"interval": 3600.0, "timeout": 3600.0, **options}
         running.append(Running(Updater(open_config, source, **options)))
         return running[-1]
 
-    yield start
+    yield launch
     for one in running:
         one.end()

@@ -84,17 +84,17 @@ def failing(reason: str = "test:source: out of order") -> SourceError:
 # What is published
 
 
-def test_publishes_what_is_fetched(start: Any, config: Any, source: Any) -> None:
+def test_publishes_what_is_fetched(launch: Any, config: Any, source: Any) -> None:
     """The first good body is published, as the value that it stands for."""
     source.has(b'{"a": 1}')
-    start()
+    launch()
     assert config.next() == ("published", {"a": 1})
 
 
-def test_unchanged_is_confirmed(start: Any, config: Any, source: Any) -> None:
+def test_unchanged_is_confirmed(launch: Any, config: Any, source: Any) -> None:
     """An equal value in other words, and a source not modified, are confirmed and not published again."""
     source.has(b'{"a": 1}', b'{ "a" : 1 }', None)
-    updater = start()
+    updater = launch()
     assert config.next() == ("published", {"a": 1})
     updater.refresh()
     assert config.next() == ("confirmed",)
@@ -103,18 +103,18 @@ def test_unchanged_is_confirmed(start: Any, config: Any, source: Any) -> None:
     assert config.version == 1
 
 
-def test_unchanged_since_another_run(start: Any, config: Any, source: Any) -> None:
+def test_unchanged_since_another_run(launch: Any, config: Any, source: Any) -> None:
     """What an earlier updater published isn't published again."""
     config.bytes_published = b'{"a":1}'
     source.has(b'{"a": 1}')
-    start()
+    launch()
     assert config.next() == ("confirmed",)
 
 
-def test_last_is_passed_to_the_source(start: Any, config: Any, source: Any) -> None:
+def test_last_is_passed_to_the_source(launch: Any, config: Any, source: Any) -> None:
     """A fetch is told what was fetched last, good or bad."""
     source.has(b"1", b"bad", None, b"2", b"3")
-    updater = start()
+    updater = launch()
     config.next()
     updater.refresh()  # bad, then None, retried at once
     assert config.next() == ("published", 2)
@@ -124,10 +124,10 @@ def test_last_is_passed_to_the_source(start: Any, config: Any, source: Any) -> N
     assert [last and last.body for last in lasts] == [None, b"1", b"bad", b"bad", b"2"]
 
 
-def test_overwritten_is_restored(start: Any, config: Any, source: Any) -> None:
+def test_overwritten_is_restored(launch: Any, config: Any, source: Any) -> None:
     """What someone else published in between gives way to the source's, though that was not modified."""
     source.has(b"1", None)
-    updater = start()
+    updater = launch()
     assert config.next() == ("published", 1)
     config.bytes_published = b"666"
     updater.refresh()
@@ -135,10 +135,10 @@ def test_overwritten_is_restored(start: Any, config: Any, source: Any) -> None:
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b'{"a": 1', b"\xff", b"[" * 100_000])
-def test_bad_bodies_keep_the_last_good(start: Any, config: Any, source: Any, logged: Any, body: bytes) -> None:
+def test_bad_bodies_keep_the_last_good(launch: Any, config: Any, source: Any, logged: Any, body: bytes) -> None:
     """A body that doesn't decode is told with the source's name, and changes nothing."""
     source.has(b"1", body, b"1")
-    updater = start()
+    updater = launch()
     config.next()
     updater.refresh()
     assert config.next() == ("confirmed",)
@@ -149,7 +149,7 @@ def test_bad_bodies_keep_the_last_good(start: Any, config: Any, source: Any, log
     assert message.startswith("site.config: test:source: not a good configuration: ")
 
 
-def test_check(start: Any, config: Any, source: Any, logged: Any) -> None:
+def test_check(launch: Any, config: Any, source: Any, logged: Any) -> None:
     """A body that doesn't pass the check isn't published; the check sees the body as it came."""
     seen = []
 
@@ -159,7 +159,7 @@ def test_check(start: Any, config: Any, source: Any, logged: Any) -> None:
             raise ValueError("two is too many")
 
     source.has(b"1", b"2", b"3")
-    updater = start(check=check)
+    updater = launch(check=check)
     assert config.next() == ("published", 1)
     updater.refresh()
     assert config.next() == ("published", 3)
@@ -167,18 +167,18 @@ def test_check(start: Any, config: Any, source: Any, logged: Any) -> None:
     assert "two is too many" in logged()[0][1]
 
 
-def test_too_large(start: Any, config: Any, source: Any, logged: Any) -> None:
+def test_too_large(launch: Any, config: Any, source: Any, logged: Any) -> None:
     """A value that doesn't fit the segment leaves the last good one, and the way out is told."""
     config.capacity = 5
     source.has(b"1", b"1000000", b"2")
-    updater = start()
+    updater = launch()
     assert config.next() == ("published", 1)
     updater.refresh()
     assert config.next() == ("published", 2)
     assert logged()[0][1] == "site.config: test:source: 7 bytes don't fit 5"
 
 
-def test_not_encodable(start: Any, config: Any, source: Any, logged: Any) -> None:
+def test_not_encodable(launch: Any, config: Any, source: Any, logged: Any) -> None:
     """A value that decodes and doesn't encode again is a bad body, too."""
 
     class Codec:
@@ -192,7 +192,7 @@ def test_not_encodable(start: Any, config: Any, source: Any, logged: Any) -> Non
 
     config.codec = Codec()
     source.has(b"bad", b"good")
-    start()
+    launch()
     assert config.next() == ("published", b"good")
     assert "only bytes" in logged()[0][1]
 
@@ -200,10 +200,10 @@ def test_not_encodable(start: Any, config: Any, source: Any, logged: Any) -> Non
 # Failures
 
 
-def test_log_once_per_change(start: Any, config: Any, source: Any, logged: Any) -> None:
+def test_log_once_per_change(launch: Any, config: Any, source: Any, logged: Any) -> None:
     """A failure is logged when it begins, when its reason changes, and when it ends, not on each retry."""
     source.has(failing("a"), failing("a"), failing("a"), failing("b"), failing("b"), b"1")
-    updater = start()
+    updater = launch()
     config.next()
     source.has(failing("b"), None)
     updater.refresh()
@@ -218,10 +218,10 @@ def test_log_once_per_change(start: Any, config: Any, source: Any, logged: Any) 
     ]
 
 
-def test_not_modified_is_no_cure(start: Any, config: Any, source: Any, logged: Any, reports: Reports) -> None:
+def test_not_modified_is_no_cure(launch: Any, config: Any, source: Any, logged: Any, reports: Reports) -> None:
     """After a bad body, "not modified" means that it is still bad; only another body ends the failure."""
     source.has(b"1", b"bad", None, None)
-    updater = start(notifier=reports)
+    updater = launch(notifier=reports)
     config.next()
     assert reports.next() == ("READY=1", "STATUS=up to date")
     updater.refresh()
@@ -235,18 +235,18 @@ def test_not_modified_is_no_cure(start: Any, config: Any, source: Any, logged: A
     assert [level for level, _ in logged()] == ["WARNING", "INFO"]
 
 
-def test_any_failure_of_a_source_is_survived(start: Any, config: Any, source: Any, logged: Any) -> None:
+def test_any_failure_of_a_source_is_survived(launch: Any, config: Any, source: Any, logged: Any) -> None:
     """Even an exception that no source should raise is a failure like others."""
     source.has(KeyError("x"), b"1")
-    start()
+    launch()
     assert config.next() == ("published", 1)
     assert logged()[0] == ("WARNING", "site.config: test:source: KeyError: 'x'")
 
 
-def test_source_that_has_nothing(start: Any, config: Any, source: Any, logged: Any) -> None:
+def test_source_that_has_nothing(launch: Any, config: Any, source: Any, logged: Any) -> None:
     """A source that claims "not modified" before anything was fetched gave nothing."""
     source.has(None, b"1")
-    start()
+    launch()
     assert config.next() == ("published", 1)
     assert logged()[0] == ("WARNING", "site.config: test:source: nothing fetched yet")
 
@@ -260,11 +260,11 @@ def test_source_that_has_nothing(start: Any, config: Any, source: Any, logged: A
     ],
 )
 def test_backoff(
-    start: Any, config: Any, source: Any, at_once: list[float], interval: float, expected: list[float]
+    launch: Any, config: Any, source: Any, at_once: list[float], interval: float, expected: list[float]
 ) -> None:
     """Delays are drawn below a ceiling that doubles from a second, or the interval, up to a minute, or it."""
     source.has(*[failing()] * len(expected), b"1", failing(), b"2")
-    updater = start(interval=interval)
+    updater = launch(interval=interval)
     assert config.next() == ("published", 1)
     assert at_once == expected
     updater.refresh()
@@ -272,7 +272,7 @@ def test_backoff(
     assert at_once == [*expected, min(1, interval)]
 
 
-def test_errors_of_the_segment_end_it(start: Any, config: Any, source: Any) -> None:
+def test_errors_of_the_segment_end_it(launch: Any, config: Any, source: Any) -> None:
     """When the shared memory itself is broken the loop ends with that error, and the seat is free."""
 
     def broken(_: object) -> int:
@@ -280,7 +280,7 @@ def test_errors_of_the_segment_end_it(start: Any, config: Any, source: Any) -> N
 
     config.publish = broken
     source.has(b"1")
-    updater = start()
+    updater = launch()
     updater.wait()
     assert isinstance(updater.raised, SegmentCorrupt)
     assert not config.seat.locked()
@@ -290,16 +290,16 @@ def test_errors_of_the_segment_end_it(start: Any, config: Any, source: Any) -> N
 # Waiting
 
 
-def test_interval(start: Any, config: Any, source: Any) -> None:
+def test_interval(launch: Any, config: Any, source: Any) -> None:
     """After a success the next fetch comes by itself."""
     source.has(b"1", b"2", b"3")
-    start(interval=0.001)
+    launch(interval=0.001)
     assert [config.next() for _ in range(3)] == [("published", 1), ("published", 2), ("published", 3)]
 
 
-def test_refresh_during_a_fetch(start: Any, config: Any, source: Any) -> None:
+def test_refresh_during_a_fetch(launch: Any, config: Any, source: Any) -> None:
     """A refresh asked for during a fetch brings another one: the first may have begun before the change."""
-    updater = start()
+    updater = launch()
     source.asked.get(timeout=HANG)
     updater.refresh()
     source.has(b"1", b"2")
@@ -307,9 +307,9 @@ def test_refresh_during_a_fetch(start: Any, config: Any, source: Any) -> None:
     assert config.next() == ("published", 2)
 
 
-def test_stop_during_a_fetch(start: Any, config: Any, source: Any) -> None:
+def test_stop_during_a_fetch(launch: Any, config: Any, source: Any) -> None:
     """A stop doesn't wait for a source that doesn't answer, and leaves the seat."""
-    updater = start()
+    updater = launch()
     source.asked.get(timeout=HANG)
     updater.end()
     assert updater.raised is None
@@ -317,17 +317,17 @@ def test_stop_during_a_fetch(start: Any, config: Any, source: Any) -> None:
     assert config.closed == 1
 
 
-def test_stop_during_a_pause(start: Any, source: Any, reports: Reports) -> None:
+def test_stop_during_a_pause(launch: Any, source: Any, reports: Reports) -> None:
     """A stop ends the pause between two fetches."""
     source.has(b"1")
-    updater = start(notifier=reports)
+    updater = launch(notifier=reports)
     reports.next()
     updater.end()
     assert updater.raised is None
     assert reports.next() == ("STOPPING=1",)
 
 
-def test_stop_before_the_start(config: Any, source: Any) -> None:
+def test_stop_before_the_launch(config: Any, source: Any) -> None:
     """An updater stopped before it runs ends at once."""
     updater = Updater(lambda: config, source, interval=3600, timeout=3600)
     updater.stop()
@@ -355,10 +355,10 @@ def test_interrupt(config: Any, source: Any) -> None:
     assert not config.seat.locked()
 
 
-def test_overdue(start: Any, config: Any, source: Any, reports: Reports, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_overdue(launch: Any, config: Any, source: Any, reports: Reports, monkeypatch: pytest.MonkeyPatch) -> None:
     """A fetch beyond its timeout is told, starves the watchdog, isn't doubled, and is used when it ends."""
     monkeypatch.setattr(daemon, "_OVERDUE", 0)
-    updater = start(notifier=reports, timeout=0.01)
+    updater = launch(notifier=reports, timeout=0.01)
     (status,) = reports.next()
     assert "no answer in 0.01 s; it is still waited for" in status
     fed = reports.fed
@@ -376,10 +376,10 @@ def test_overdue(start: Any, config: Any, source: Any, reports: Reports, monkeyp
 # The seat
 
 
-def test_standby(start: Any, config: Any, source: Any, reports: Reports, logged: Any) -> None:
+def test_standby(launch: Any, config: Any, source: Any, reports: Reports, logged: Any) -> None:
     """A second updater waits without fetching, is ready meanwhile, and takes over when the seat is free."""
     config.seat.acquire()
-    updater = start(notifier=reports)
+    updater = launch(notifier=reports)
     assert config.next("waiting") == ("waiting",)
     assert reports.next() == ("READY=1", "STATUS=standby: another updater holds the seat")
     assert source.asked.empty()
@@ -393,10 +393,10 @@ def test_standby(start: Any, config: Any, source: Any, reports: Reports, logged:
     ]
 
 
-def test_stop_during_standby(start: Any, config: Any, source: Any) -> None:
+def test_stop_during_standby(launch: Any, config: Any, source: Any) -> None:
     """A stop ends the wait for the seat; what another one holds stays held."""
     config.seat.acquire()
-    updater = start()
+    updater = launch()
     config.next("waiting")
     updater.end()
     assert updater.raised is None
@@ -405,10 +405,10 @@ def test_stop_during_standby(start: Any, config: Any, source: Any) -> None:
     assert source.asked.empty()
 
 
-def test_refresh_during_standby(start: Any, config: Any, source: Any, reports: Reports) -> None:
+def test_refresh_during_standby(launch: Any, config: Any, source: Any, reports: Reports) -> None:
     """A refresh of a standby is answered at once: the one with the seat fetches."""
     config.seat.acquire()
-    updater = start(notifier=reports)
+    updater = launch(notifier=reports)
     reports.next()
     updater.refresh()
     assert reports.next()[0] == "RELOADING=1"
@@ -416,7 +416,7 @@ def test_refresh_during_standby(start: Any, config: Any, source: Any, reports: R
     assert source.asked.empty()
 
 
-def test_the_seat_is_the_running_threads(start: Any, config: Any, source: Any) -> None:
+def test_the_seat_is_the_running_threads(launch: Any, config: Any, source: Any) -> None:
     """The thread that runs the loop takes the seat, publishes, and leaves it: it is bound to a thread."""
     threads = []
     for method in ("take_seat", "publish", "leave_seat", "close"):
@@ -428,7 +428,7 @@ def test_the_seat_is_the_running_threads(start: Any, config: Any, source: Any) -
 
         setattr(config, method, noted)
     source.has(b"1")
-    updater = start()
+    updater = launch()
     config.next()
     updater.end()
     assert len(threads) >= 4
@@ -438,12 +438,12 @@ def test_the_seat_is_the_running_threads(start: Any, config: Any, source: Any) -
 # A segment that was made anew
 
 
-def test_new_segment_gets_the_last_good_at_once(start: Any, config: Any, source: Any) -> None:
+def test_new_segment_gets_the_last_good_at_once(launch: Any, config: Any, source: Any) -> None:
     """When the name comes to mean another segment, that gets the last good value before any fetch."""
     other = type(config)()
     opened = iter([config, other])
     source.has(b"1", b"2")
-    updater = start(open_config=lambda: next(opened))
+    updater = launch(open_config=lambda: next(opened))
     assert config.next() == ("published", 1)
     source.asked.get(timeout=HANG)
     config.stale = True
@@ -454,24 +454,24 @@ def test_new_segment_gets_the_last_good_at_once(start: Any, config: Any, source:
     assert config.closed == 1
 
 
-def test_new_segment_with_a_value_is_left_alone(start: Any, config: Any, source: Any) -> None:
+def test_new_segment_with_a_value_is_left_alone(launch: Any, config: Any, source: Any) -> None:
     """What a new segment already holds stays until the source was asked."""
     other = type(config)(bytes_published=b"2")
     opened = iter([config, other])
     source.has(b"1", b"2")
-    updater = start(open_config=lambda: next(opened))
+    updater = launch(open_config=lambda: next(opened))
     assert config.next() == ("published", 1)
     config.stale = True
     updater.refresh()
     assert other.next() == ("confirmed",)
 
 
-def test_new_segment_too_small(start: Any, config: Any, source: Any, logged: Any) -> None:
+def test_new_segment_too_small(launch: Any, config: Any, source: Any, logged: Any) -> None:
     """A new segment that is too small for the last good value is a failure as any other."""
     other = type(config)(capacity=1)
     opened = iter([config, other])
     source.has(b"10", None, b"2")
-    updater = start(open_config=lambda: next(opened))
+    updater = launch(open_config=lambda: next(opened))
     assert config.next() == ("published", 10)
     config.stale = True
     updater.refresh()
@@ -479,19 +479,19 @@ def test_new_segment_too_small(start: Any, config: Any, source: Any, logged: Any
     assert "2 bytes don't fit 1" in logged()[0][1]
 
 
-def test_stale_while_standing_by(start: Any, config: Any, source: Any) -> None:
+def test_stale_while_standing_by(launch: Any, config: Any, source: Any) -> None:
     """A standby follows the name, too."""
     other = type(config)()
     opened = iter([config, other])
     config.seat.acquire()
     source.has(b"1")
-    start(open_config=lambda: next(opened))
+    launch(open_config=lambda: next(opened))
     config.next("waiting")
     config.stale = True
     assert other.next() == ("published", 1)
 
 
-def test_damaged_is_published_again(start: Any, config: Any, source: Any) -> None:
+def test_damaged_is_published_again(launch: Any, config: Any, source: Any) -> None:
     """A version that was damaged in the shared memory is replaced by a new one."""
 
     def damaged() -> bytes:
@@ -499,7 +499,7 @@ def test_damaged_is_published_again(start: Any, config: Any, source: Any) -> Non
 
     config.encoded = damaged
     source.has(b"1")
-    start()
+    launch()
     assert config.next() == ("published", 1)
 
 
@@ -518,10 +518,10 @@ def cache(file: Path) -> Cache:
     return Cache(file, max_size=1000)
 
 
-def test_cache_is_written(start: Any, config: Any, source: Any, cache: Cache, file: Path) -> None:
+def test_cache_is_written(launch: Any, config: Any, source: Any, cache: Cache, file: Path) -> None:
     """Each good body is kept, as it came; a bad one isn't."""
     source.has(b"[ 1 ]", b"bad", b"[2]")
-    updater = start(cache=cache)
+    updater = launch(cache=cache)
     assert config.next() == ("published", [1])
     updater.refresh()
     assert config.next() == ("published", [2])
@@ -530,21 +530,21 @@ def test_cache_is_written(start: Any, config: Any, source: Any, cache: Cache, fi
 
 
 def test_cache_is_written_when_nothing_was_published(
-    start: Any, config: Any, source: Any, cache: Cache, file: Path
+    launch: Any, config: Any, source: Any, cache: Cache, file: Path
 ) -> None:
     """A good body is kept even if it is what is published already: the cache may be new."""
     config.bytes_published = b"[1]"
     source.has(b"[1]")
-    updater = start(cache=cache)
+    updater = launch(cache=cache)
     assert config.next() == ("confirmed",)
     updater.end()
     assert file.read_bytes() == b"[1]"
 
 
-def test_cache_is_not_rewritten(start: Any, config: Any, source: Any, cache: Cache, file: Path) -> None:
+def test_cache_is_not_rewritten(launch: Any, config: Any, source: Any, cache: Cache, file: Path) -> None:
     """While the body is the same the disk is left alone."""
     source.has(b"1", b"1", None)
-    updater = start(cache=cache)
+    updater = launch(cache=cache)
     config.next()
     source.asked.get(timeout=HANG)
     updater.refresh()
@@ -556,11 +556,11 @@ def test_cache_is_not_rewritten(start: Any, config: Any, source: Any, cache: Cac
     assert file.stat().st_ino == written
 
 
-def test_cache_helps_out(start: Any, config: Any, source: Any, cache: Cache, file: Path, logged: Any) -> None:
+def test_cache_helps_out(launch: Any, config: Any, source: Any, cache: Cache, file: Path, logged: Any) -> None:
     """While the source has nothing and nothing is published, the cache is; then the source's, when it can."""
     file.write_bytes(b"[1]")
     source.has(failing("down"), failing("down"), b"[2]")
-    updater = start(cache=cache)
+    updater = launch(cache=cache)
     assert config.next() == ("published", [1])
     assert config.next() == ("published", [2])
     updater.end()
@@ -571,24 +571,24 @@ def test_cache_helps_out(start: Any, config: Any, source: Any, cache: Cache, fil
     ]
 
 
-def test_cache_is_older_than_what_is_published(start: Any, config: Any, source: Any, cache: Cache, file: Path) -> None:
+def test_cache_is_older_than_what_is_published(launch: Any, config: Any, source: Any, cache: Cache, file: Path) -> None:
     """What is published stays when the source has nothing, whatever the cache says."""
     config.bytes_published = b"[3]"
     file.write_bytes(b"[1]")
     source.has(failing(), b"[3]")
-    start(cache=cache)
+    launch(cache=cache)
     assert config.next() == ("confirmed",)
 
 
 @pytest.mark.parametrize("content", [b"{", b"x" * 1001, None])
 def test_corrupt_cache(
-    start: Any, config: Any, source: Any, cache: Cache, file: Path, logged: Any, content: bytes | None
+    launch: Any, config: Any, source: Any, cache: Cache, file: Path, logged: Any, content: bytes | None
 ) -> None:
     """A cache that is damaged, too large or missing is told once and not used."""
     if content is not None:
         file.write_bytes(content)
     source.has(failing("down"), failing("down"), b"1")
-    updater = start(cache=cache)
+    updater = launch(cache=cache)
     assert config.next() == ("published", 1)
     updater.end()
     down, corrupt, *_ = messages = logged()
@@ -598,7 +598,7 @@ def test_corrupt_cache(
 
 
 def test_cached_must_pass_the_check(
-    start: Any, config: Any, source: Any, cache: Cache, file: Path, logged: Any
+    launch: Any, config: Any, source: Any, cache: Cache, file: Path, logged: Any
 ) -> None:
     """What the cache holds is judged as what the source has: the schema may have changed since."""
 
@@ -608,17 +608,17 @@ def test_cached_must_pass_the_check(
 
     file.write_bytes(b"1")
     source.has(failing("down"), b"2")
-    updater = start(cache=cache, check=check)
+    updater = launch(cache=cache, check=check)
     assert config.next() == ("published", 2)
     updater.end()
     assert "one is not enough" in logged()[1][1]
 
 
-def test_cache_that_cannot_be_written(start: Any, config: Any, source: Any, tmp_path: Path, logged: Any) -> None:
+def test_cache_that_cannot_be_written(launch: Any, config: Any, source: Any, tmp_path: Path, logged: Any) -> None:
     """A cache that can't be written is told once, and the updates go on; it is told when it can again."""
     folder = tmp_path / "later"
     source.has(b"1", b"2", b"3")
-    updater = start(cache=Cache(folder / "cache", max_size=1000))
+    updater = launch(cache=Cache(folder / "cache", max_size=1000))
     config.next()
     updater.refresh()
     config.next()
@@ -721,26 +721,26 @@ class Manager:
         return told
 
 
-def test_ready_when_published(start: Any, source: Any, manager: Manager) -> None:
+def test_ready_when_published(launch: Any, source: Any, manager: Manager) -> None:
     """A service is ready when the first good configuration is published, not when it has begun to fail."""
     source.has(failing("down"), b"1")
-    start(notifier=manager.notifier)
+    launch(notifier=manager.notifier)
     assert manager.is_told() == b"STATUS=down"
     assert manager.is_told() == b"READY=1\nSTATUS=up to date"
 
 
-def test_ready_with_an_old_value(start: Any, config: Any, source: Any, manager: Manager) -> None:
+def test_ready_with_an_old_value(launch: Any, config: Any, source: Any, manager: Manager) -> None:
     """What an earlier run published makes a service ready, too, when the source is down."""
     config.bytes_published = b"1"
     source.has(failing("down"), b"1")
-    start(notifier=manager.notifier)
+    launch(notifier=manager.notifier)
     assert manager.is_told() == b"READY=1\nSTATUS=down"
 
 
-def test_reload(start: Any, source: Any, manager: Manager) -> None:
+def test_reload(launch: Any, source: Any, manager: Manager) -> None:
     """A refresh is told as a reload, which ends, well or badly, with READY; a stop is told, too."""
     source.has(b"1")
-    updater = start(notifier=manager.notifier)
+    updater = launch(notifier=manager.notifier)
     manager.is_told()
     source.has(b"bad", b"1")
     updater.refresh()
@@ -751,24 +751,24 @@ def test_reload(start: Any, source: Any, manager: Manager) -> None:
     assert manager.is_told() == b"STOPPING=1"
 
 
-def test_watchdog_in_a_fetch(start: Any, source: Any, manager: Manager) -> None:
+def test_watchdog_in_a_fetch(launch: Any, source: Any, manager: Manager) -> None:
     """The watchdog is fed while a fetch takes its time."""
-    start(notifier=manager.notifier)
+    launch(notifier=manager.notifier)
     source.asked.get(timeout=HANG)
     manager.is_fed(5)
 
 
-def test_watchdog_in_a_pause(start: Any, source: Any, manager: Manager) -> None:
+def test_watchdog_in_a_pause(launch: Any, source: Any, manager: Manager) -> None:
     """The watchdog is fed between fetches, however long the interval."""
     source.has(b"1")
-    start(notifier=manager.notifier)
+    launch(notifier=manager.notifier)
     manager.is_told()
     manager.is_fed(5)
 
 
-def test_watchdog_in_standby(start: Any, config: Any, manager: Manager) -> None:
+def test_watchdog_in_standby(launch: Any, config: Any, manager: Manager) -> None:
     """The watchdog is fed while another updater holds the seat."""
     config.seat.acquire()
-    start(notifier=manager.notifier)
+    launch(notifier=manager.notifier)
     manager.is_told()
     manager.is_fed(5)

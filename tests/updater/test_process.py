@@ -9,9 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-import uuid
 from contextlib import ExitStack
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -20,6 +18,7 @@ from shmlock import RWLock, SharedConfig
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
 HANG = 60.0
 
@@ -55,19 +54,10 @@ class Process:
         return self._process.returncode, self.told + rest
 
     def close(self) -> None:
-        """End it, however it is."""
-        self._process.kill()
-        self._process.communicate(timeout=HANG)
-
-
-@pytest.fixture
-def name() -> Iterator[str]:
-    """Yield a name for a segment; whatever is made under it is gone afterwards."""
-    name = f"test-updater-{uuid.uuid4().hex}"
-    yield name
-    if Path(f"/dev/shm/shmlock.{name}").exists():  # noqa: S108  where shm_open(3) puts it
-        SharedConfig(name, create=False).unlink()
-    assert list(Path("/dev/shm").glob(f"*{name}*")) == []  # noqa: S108
+        """End it, however it is, and show a test that failed what it told."""
+        if self._process.returncode is None:
+            self._process.kill()
+            sys.stderr.write(f"updater {self.pid}: {self.ends()}\n")
 
 
 @pytest.fixture

@@ -1,0 +1,426 @@
+"""What the locks and the configuration must reach, measured in one run.
+
+    python bench/targets.py [SECTION ...] [--json FILE]
+
+Every figure that is compared is a ratio of two medians of interleaved rounds, so that drift of the machine hits
+both sides. Times of a loop are whole: nothing is subtracted. Exit code 1 when a target is missed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import os
+import platform
+import resource
+import signal
+import statistics
+import sys
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import shmlock
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from multiprocessing.context import ForkProcess
+
+context = multiprocessing.get_context("fork")
+now = time.perf_counter
+
+
+@dataclass(frozen=True)
+class Result:
+    """One line of the table. `limit` None: for information."""
+
+    section: str
+    what: str
+    value: float
+    unit: str
+    limit: float | None = None
+    at_least: bool = False
+
+    @property
+    def reached(self) -> bool:
+        """Whether the target holds."""
+        if self.limit is None:
+            return True
+        return self.value >= self.limit if self.at_least else self.value <= self.limit
+
+
+def unique(what: str) -> str:
+    """A segment name for this run."""
+    return f"bench-{os.getpid()}-{what}"
+
+
+def interleaved(rounds: int, **sides: Callable[[], float]) -> dict[str, float]:
+    """Medians of what the sides return, measured in turn."""
+    seen: dict[str, list[float]] = {side: [] for side in sides}
+    for _ in range(rounds):
+        for side, measure in sides.items():
+            seen[side].append(measure())
+    return {side: statistics.median(values) for side, values in seen.items()}
+
+
+def loop(use: Any, count: int) -> float:
+    """Nanoseconds for `with use: pass`, the loop included."""
+    turns = range(count)
+    began = now()
+    for _ in turns:
+        with use:
+            pass
+    return (now() - began) / count * 1e9
+
+
+# --- sections
+
+
+def uncontended() -> Iterator[Result]:
+    """One process alone."""
+    name = unique("alone")
+    lock, mutex, theirs = shmlock.RWLock(name), shmlock.Mutex(f"{name}.m"), context.Lock()
+    count = 20_000
+    seen = interleaved(
+        25,
+        theirs=lambda: loop(theirs, count),
+        reader=lambda: loop(lock.reader, count),
+        writer=lambda: loop(lock.writer, count // 10),
+        mutex=lambda: loop(mutex, count // 4),
+    )
+    yield Result("alone", "with multiprocessing.Lock()", seen["theirs"], "ns")
+    yield Result("alone", "with lock.reader", seen["reader"], "ns")
+    yield Result("alone", "reader / multiprocessing.Lock", seen["reader"] / seen["theirs"], "x", 2.0)
+    yield Result("alone", "with lock.writer", seen["writer"] / 1000, "us", 10.0)
+    yield Result("alone", "with mutex", seen["mutex"] / 1000, "us")
+    for each in (lock, mutex):
+        each.unlink()
+
+    class Plain:
+        def __init__(self) -> None:
+            self.value = {"flags": {}}
+
+        def get(self) -> object:
+            return self.value
+
+    config, plain = shmlock.SharedConfig(f"{name}.c"), Plain()
+    config.publish({"flags": {}})
+
+    def calls(get: Callable[[], object]) -> float:
+        turns = range(count)
+        began = now()
+        for _ in turns:
+            get()
+        return (now() - began) / count * 1e9
+
+    seen = interleaved(25, plain=lambda: calls(plain.get), get=lambda: calls(config.get))
+    yield Result("alone", "a method that returns an attribute", seen["plain"], "ns")
+    yield Result("alone", "config.get()", seen["get"], "ns")
+    yield Result("alone", "config.get() / plain method", seen["get"] / seen["plain"], "x", 3.0)
+    config.unlink()
+
+
+def _sit(name: str, ready: Any, leave: Any) -> None:
+    with shmlock.RWLock(name).reader:
+        pass
+    ready.release()
+    leave.wait()
+
+
+def writes() -> Iterator[Result]:
+    """A write's cost must grow with those attached, not with max_participants."""
+    locks = {most: shmlock.RWLock(unique(f"w{most}"), max_participants=most) for most in (8, 256, 8192)}
+    seen = interleaved(15, **{str(most): lambda lock=lock: loop(lock.writer, 2000) for most, lock in locks.items()})  # type: ignore[misc]
+    for most in locks:
+        yield Result("write", f"max_participants={most}", seen[str(most)] / 1000, "us")
+    yield Result("write", "max_participants=8192 / 8", seen["8192"] / seen["8"], "x", 1.15)
+    ready, leave = context.Semaphore(0), context.Event()
+    name = locks[256].name
+    sitters = [context.Process(target=_sit, args=(name, ready, leave)) for _ in range(50)]
+    for process in sitters:
+        process.start()
+    for _ in sitters:
+        ready.acquire()
+    attached = statistics.median(loop(locks[256].writer, 2000) for _ in range(15))
+    yield Result("write", "with 50 processes attached", attached / 1000, "us")
+    leave.set()
+    for process in sitters:
+        process.join()
+    for lock in locks.values():
+        lock.unlink()
+
+
+def _turns(use: Any, go: Any, stop: Any, done: Any) -> None:
+    with use:
+        pass
+    turns = 0
+    go.wait()
+    while not stop.value:
+        for _ in range(100):
+            with use:
+                pass
+        turns += 100
+    done.put(turns)
+
+
+def _throughput(use: Any, processes: int, seconds: float) -> float:
+    """Turns a second in all."""
+    go, stop, done = context.Barrier(processes + 1), context.RawValue("b", 0), context.Queue()
+    workers = [context.Process(target=_turns, args=(use, go, stop, done)) for _ in range(processes)]
+    for worker in workers:
+        worker.start()
+    go.wait()
+    began = now()
+    time.sleep(seconds)
+    stop.value = 1
+    turns = sum(done.get() for _ in workers)
+    elapsed = now() - began
+    for worker in workers:
+        worker.join()
+    return turns / elapsed
+
+
+def together() -> Iterator[Result]:
+    """Readers in 1 to 20 processes, against multiprocessing.Lock."""
+    name = unique("together")
+    lock, theirs = shmlock.RWLock(name), context.Lock()
+    ours: dict[int, float] = {}
+    for processes in (1, 2, 4, 8, 20):
+        seen = interleaved(
+            5,
+            theirs=lambda n=processes: _throughput(theirs, n, 0.3),  # type: ignore[misc]
+            ours=lambda n=processes: _throughput(lock.reader, n, 0.3),  # type: ignore[misc]
+        )
+        ours[processes] = seen["ours"]
+        yield Result("together", f"{processes} processes: with lock.reader", seen["ours"] / 1e6, "M/s")
+        yield Result("together", f"{processes} processes: multiprocessing.Lock", seen["theirs"] / 1e6, "M/s")
+        yield Result(
+            "together",
+            f"{processes} processes: ratio",
+            seen["ours"] / seen["theirs"],
+            "x",
+            1.5 if processes > 1 else None,
+            at_least=True,
+        )
+    # "Not falling": within the noise of a shared machine.
+    yield Result("together", "20 processes / 2 processes", ours[20] / ours[2], "x", 0.9, at_least=True)
+    lock.unlink()
+
+
+def _hold(name: str, mode: str, pipe: Any) -> None:
+    getattr(shmlock.RWLock(name), mode).acquire()
+    pipe.send("in")
+    time.sleep(600)
+
+
+def recovery() -> Iterator[Result]:
+    """SIGKILL the holder while another waits: how long until the next is in."""
+    for mode in ("writer", "reader"):
+        name = unique("recovery")
+        lock = shmlock.RWLock(name)
+        with lock.writer:
+            pass
+        took: list[float] = []
+        for turn in range(200):
+            pipe, theirs = context.Pipe()
+            child = context.Process(target=_hold, args=(name, mode, theirs))
+            child.start()
+            pipe.recv()
+            killed = context.RawValue("d", 0)
+            killer = context.Process(target=_kill_later, args=(child.pid, 0.02 + turn % 20 / 1000, killed))
+            killer.start()
+            lock.writer.acquire()
+            took.append((time.monotonic() - killed.value) * 1000)
+            lock.writer.release()
+            killer.join()
+            child.join()
+        lock.unlink()
+        quantiles = statistics.quantiles(took, n=100)
+        yield Result("recovery", f"killed {mode}: next holder in, median of 200", statistics.median(took), "ms", 20)
+        yield Result("recovery", f"killed {mode}: next holder in, p99", quantiles[98], "ms", 100)
+
+
+def _kill_later(pid: int, seconds: float, killed: Any) -> None:
+    time.sleep(seconds)
+    killed.value = time.monotonic()
+    os.kill(pid, signal.SIGKILL)
+
+
+def _follow(name: str, ready: Any, times: Any) -> None:
+    config = shmlock.SharedConfig(name)
+    seen = config.version
+    ready.release()
+    while True:
+        snapshot = config.wait(after=seen)
+        assert snapshot is not None
+        times.put((snapshot.version, time.monotonic()))
+        if snapshot.value == "end":
+            return
+        seen = snapshot.version
+
+
+def publishing() -> Iterator[Result]:
+    """A publish of 100 KB until the last of 8 waiting processes has the decoded value."""
+    name = unique("publish")
+    config = shmlock.SharedConfig(name)
+    ready, times = context.Semaphore(0), context.Queue()
+    followers = [context.Process(target=_follow, args=(name, ready, times)) for _ in range(8)]
+    for process in followers:
+        process.start()
+    for _ in followers:
+        ready.acquire()
+    took, first = [], []
+    for turn in range(50):
+        value = {"turn": turn, "items": ["x" * 90] * 1000}
+        began = time.monotonic()
+        config.publish(value)
+        arrived = sorted((times.get()[1] - began) * 1000 for _ in followers)
+        took.append(arrived[-1])
+        first.extend(arrived)
+        time.sleep(0.02)
+    config.publish("end")
+    for process in followers:
+        process.join()
+    config.unlink()
+    yield Result("publish", "100 KB to 8 waiting processes, each, median", statistics.median(first), "ms", 10)
+    yield Result("publish", "100 KB to the last of 8, median", statistics.median(took), "ms", 10)
+
+
+def _brief(name: str) -> None:
+    lock = shmlock.RWLock(name)
+    with lock.writer:
+        pass
+    if lock.writer.acquire(timeout=0):
+        lock.writer.release()
+
+
+def _names(name: str) -> int:
+    return sum(name in entry.name for entry in Path("/dev/shm").iterdir())  # noqa: S108  that is where they are
+
+
+def resources() -> Iterator[Result]:
+    """Memory, descriptors, names."""
+    name = unique("resources")
+    before = len(os.listdir("/proc/self/fd"))
+    lock = shmlock.RWLock(name, max_participants=256)
+    with lock.writer:
+        pass
+    size = Path(f"/dev/shm/shmlock.{name}").stat().st_size  # noqa: S108  as above
+    yield Result("resources", "an RWLock for 256 participants", size / 1024, "KiB", 192)
+    yield Result("resources", "descriptors kept", len(os.listdir("/proc/self/fd")) - before, "", 1)
+    names, descriptors = _names(name), len(os.listdir("/proc/self/fd"))
+    for _ in range(50):
+        workers = [context.Process(target=_brief, args=(name,)) for _ in range(4)]
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join()
+            worker.close()
+    grown = len(os.listdir("/proc/self/fd")) - descriptors
+    yield Result("resources", "descriptors more after 200 worker restarts", grown, "", 0)
+    # One semaphore for each slot that ever slept: as many as there were workers at once, and ours.
+    yield Result("resources", "names more after 200 worker restarts", _names(name) - names, "", 5)
+    lock.unlink()
+    yield Result("resources", "names left after unlink", _names(name), "", 0)
+
+
+def _read(lock: Any, data: Any, bad: Any, iterations: int, start: Any) -> None:
+    start.wait()
+    for _ in range(iterations):
+        with lock.reader:
+            if data.value % 2:
+                bad.value = 1
+            time.sleep(0.001)
+            if data.value % 2:
+                bad.value = 1
+
+
+def _write(lock: Any, data: Any, _: Any, iterations: int, start: Any) -> None:
+    start.wait()
+    for _ in range(iterations):
+        with lock.writer:
+            value = data.value = data.value + 1
+            time.sleep(0.001)
+            data.value = value + 1
+
+
+def mix() -> Iterator[Result]:
+    """100 workers, each 50 times 1 ms inside the lock (the first seed's script, as processes).
+
+    Unavoidable are the writers' sleeps, one after the other, and one worker's reads, which at best all readers
+    do at the same time: (writers + 1) x 50 x what `time.sleep(0.001)` takes on this machine, measured alone.
+    """
+    began = now()
+    for _ in range(300):
+        time.sleep(0.001)
+    nap = (now() - began) / 300
+    yield Result("mix", "time.sleep(0.001) takes", nap * 1000, "ms")
+    for readers, writers in ((80, 20), (20, 80), (50, 50)):
+        name = unique("mix")
+        lock = shmlock.RWLock(name)
+        data, bad = context.RawValue("q", 0), context.RawValue("b", 0)
+        start = context.Barrier(readers + writers + 1)
+        jobs = [_read] * readers + [_write] * writers
+        workers: list[ForkProcess] = [
+            context.Process(target=job, args=(lock, data, bad, 50, start)) for job in jobs
+        ]
+        for worker in workers:
+            worker.start()
+        start.wait()
+        began = now()
+        for worker in workers:
+            worker.join()
+        wall = now() - began
+        if bad.value or data.value != writers * 50 * 2:
+            sys.exit(f"mix: the data are wrong: {data.value} instead of {writers * 50 * 2}, torn: {bool(bad.value)}")
+        unavoidable = (writers + 1) * 50 * nap
+        yield Result("mix", f"{readers}/{writers}: wall", wall, "s")
+        yield Result("mix", f"{readers}/{writers}: wall / unavoidable {unavoidable:.3f} s", wall / unavoidable, "x", 1.25)
+        lock.unlink()
+
+
+SECTIONS: dict[str, Callable[[], Iterator[Result]]] = {
+    "alone": uncontended,
+    "write": writes,
+    "together": together,
+    "recovery": recovery,
+    "publish": publishing,
+    "resources": resources,
+    "mix": mix,
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the sections and print their table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("section", nargs="*", choices=[*SECTIONS, []], help=f"from: {', '.join(SECTIONS)}; default: all")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the results there, too")
+    options = parser.parse_args(arguments)
+    results: list[Result] = []
+    for section in options.section or SECTIONS:
+        for result in SECTIONS[section]():
+            results.append(result)
+            sign = "" if result.limit is None else f"{'>=' if result.at_least else '<='} {result.limit:g}"
+            verdict = "" if result.limit is None else ("ok" if result.reached else "MISSED")
+            print(
+                f"{result.section:10} {result.what:52} {result.value:10.3f} {result.unit:4} {sign:10} {verdict}", flush=True
+            )
+    if options.json:
+        stamp = {
+            "python": sys.version,
+            "platform": platform.platform(),
+            "cpus": os.cpu_count(),
+            "shmlock": shmlock.__version__,
+            "when": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+            "max_rss_kib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss,
+            "results": [asdict(result) | {"reached": result.reached} for result in results],
+        }
+        options.json.write_text(json.dumps(stamp, indent=1) + "\n")
+    return 0 if all(result.reached for result in results) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
