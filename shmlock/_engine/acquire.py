@@ -14,6 +14,7 @@ import os
 import sys
 import threading
 import time
+from bisect import bisect_left
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, NoReturn, TypeVar, TypeVarTuple
 
@@ -311,7 +312,8 @@ class Engine:
 
     def _slice(self, want: int) -> float:
         """The nearer to the head of the queue, the shorter: 10 ms for the first, at most 100."""
-        ahead = sum(0 < other < want for other in self.state.column(WANT))
+        wants = sorted(self.state.column(WANT))
+        ahead = bisect_left(wants, want) - bisect_left(wants, 1)
         return min(_HEAD_SLICE * (1 + ahead), _LONGEST_SLICE)
 
     def _bed(self, me: Participant) -> parker.Parker | parker.Napper:

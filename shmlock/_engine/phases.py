@@ -28,12 +28,11 @@ def next_turn(seeker: int, wants: Sequence[int]) -> tuple[int, int]:
     if seeker:
         upgrades = wants[seeker - 1] & MODE_MASK == UPGRADE
         return (UPGRADE, seeker - 1) if upgrades else (READ, -1)
-    head = 0
-    for want in wants:
-        # The ticket is in the high bits, so the least want is the oldest.
-        if want & QUEUES and (want < head or not head):
-            head = want
-    return (head & MODE_MASK, wants.index(head)) if head else (READ, -1)
+    queue = [want for want in wants if want & QUEUES]
+    if not queue:
+        return READ, -1
+    head = min(queue)  # the ticket is in the high bits: the oldest
+    return head & MODE_MASK, wants.index(head)
 
 
 def waiting(wants: Sequence[int]) -> list[int]:

@@ -1,0 +1,78 @@
+"""Objects that travel to processes of every start method, and the silence with which processes end."""
+
+from __future__ import annotations
+
+import multiprocessing
+import operator
+import subprocess
+import sys
+import warnings
+from typing import TYPE_CHECKING
+
+import pytest
+
+import shmlock
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+METHODS = ["fork", "spawn", "forkserver"]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_objects_attach_by_name_in_every_kind_of_child(name: str, method: str) -> None:
+    """Sent to a child of any start method, an object is the same one there; holds do not travel."""
+    context = multiprocessing.get_context(method)
+    mutex = shmlock.Mutex(f"{name}.m")
+    config = shmlock.SharedConfig(f"{name}.c")
+    lock = shmlock.RWLock(name)
+    config.publish({"a": [1]})
+    try_it = operator.methodcaller("acquire", False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of forks beside threads: the pool has some
+        with context.Pool(1) as pool:
+            with mutex, lock.writer:
+                assert pool.apply(try_it, (mutex,)) is False
+                assert pool.apply(operator.methodcaller("optimistic_stamp"), (lock,)) == 0
+                assert pool.apply(operator.methodcaller("get"), (config,)) == {"a": [1]}
+            assert pool.apply(operator.methodcaller("optimistic_stamp"), (lock,)) > 0
+            assert pool.apply(try_it, (mutex,)) is True
+            pool.close()
+            pool.join()
+    with mutex:
+        assert mutex.owner_died  # the child ended with it
+    for each in (mutex, config, lock):
+        each.unlink()
+
+
+@pytest.mark.parametrize(
+    "ending", ["", "sys.exit(3)", "raise KeyError('x')", "os._exit(0)", "os.kill(os.getpid(), 15)"]
+)
+def test_a_process_that_uses_everything_ends_in_silence(name: str, tmp_path: Path, ending: str) -> None:
+    """Neither exit, nor an exception, nor collection prints anything of ours, and the names stay for the others."""
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import gc, os, sys, threading, shmlock\n"
+        f"lock = shmlock.RWLock({name!r})\n"
+        f"mutex, config = shmlock.Mutex({name!r} + '.m'), shmlock.SharedConfig({name!r} + '.c')\n"
+        "config.publish(1); config.get(); mutex.acquire(); lock.reader.acquire()\n"
+        "thread = threading.Thread(target=lock.reader.acquire, daemon=True); thread.start(); thread.join()\n"
+        f"shmlock.RWLock({name!r}); gc.collect()\n" + ending
+    )
+    done = subprocess.run(
+        [sys.executable, "-X", "dev", "-W", "error", str(script)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.stdout == ""
+    if "KeyError" in ending:
+        assert done.stderr.count("Traceback") == 1
+        assert "shmlock/" not in done.stderr
+    else:
+        assert done.stderr == ""
+    with shmlock.RWLock(name, create=False) as lock, lock.write_lock(timeout=30):
+        pass
+    for suffix in (".m", ".c"):
+        assert shmlock.unlink(name + suffix)
