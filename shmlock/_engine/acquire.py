@@ -28,7 +28,7 @@ from shmlock._engine.state import State
 from shmlock._kernel import parker, process
 from shmlock._kernel.deadline import FOREVER, Deadline
 from shmlock._kernel.forks import in_child
-from shmlock._kernel.membarrier import Fences
+from shmlock._kernel.membarrier import Fences, fence_here
 from shmlock._segment import participants
 from shmlock._segment.layout import (
     ABANDONED,
@@ -67,7 +67,6 @@ class Engine:
         self.words = segment.words
         self.here = Here()
         fences = Fences(fast=segment.header.fast)
-        self._fence = fences.after_closing  # membarrier(2) is one for the caller, too
         self.state = State(segment.words, fences, fast=segment.header.fast)
         self.guard = Guard(segment, self.state, self._post)
         self.recovery = Recovery(segment, self.state)
@@ -365,9 +364,9 @@ class Engine:
         All that leave store 0, make a full fence, and look. The one whose fence is last sees the others' zeros.
         A reader that is just backing out decides, too; one that dies is found by the head of the queue.
         """
-        if self._fence is None:
+        if not self.segment.header.fast:
             return False
-        self._fence()
+        fence_here()
         reads = self.state.column(READS)
         seeker = self.words[SEEKER]
         if seeker:

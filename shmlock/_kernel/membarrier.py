@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
+from _thread import allocate_lock
 from typing import TYPE_CHECKING, Final
 
 from shmlock._kernel.libc import MACHINE, check, holding_gil
@@ -52,6 +53,19 @@ def fence() -> None:
     """A full fence on every CPU that runs a registered process. About 1 us; keeps the GIL."""
     if _syscall(_NUMBER, _GLOBAL_EXPEDITED, 0, 0):
         check(-1)
+
+
+def fence_here() -> None:
+    """A full fence of the calling thread alone.
+
+    On x86-64 any locked instruction is one (Intel SDM, volume 3, "Loads and Stores Are Not Reordered with Locked
+    Instructions"), and no lock can be taken without: a fresh one is the cheapest that Python has, 0.1 us.
+    Elsewhere taking a lock only orders what follows.
+    """
+    if MACHINE == "x86_64":
+        allocate_lock().acquire(blocking=False)
+    else:
+        fence()
 
 
 def available() -> str | None:

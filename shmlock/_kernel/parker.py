@@ -20,10 +20,11 @@ from typing import TYPE_CHECKING, Final
 from shmlock._kernel import shm
 from shmlock._kernel.libc import ADDRESS, Timespec, releasing_gil
 
+with suppress(ImportError):  # importing shmlock works where this can't be built; making an object does not
+    import posix_ipc
+
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    import posix_ipc
 
 _sem_open = releasing_gil.function("sem_open", ctypes.c_char_p, ctypes.c_int, restype=ctypes.c_void_p)
 _sem_clockwait = releasing_gil.function("sem_clockwait", ADDRESS, ctypes.c_int, ADDRESS)
@@ -37,8 +38,6 @@ def _file(name: str) -> str:
 
 def _create(name: str, mode: int, owner: tuple[int, int]) -> posix_ipc.Semaphore:
     """Open the semaphore, made with exactly this mode and owner if it is new."""
-    import posix_ipc  # noqa: PLC0415  importing shmlock must work where this package can't be built
-
     try:
         semaphore = posix_ipc.Semaphore(f"/{name}", posix_ipc.O_CREX, mode=mode, initial_value=0)
     except posix_ipc.ExistentialError:
@@ -66,8 +65,6 @@ class Parker:
         if self._address:
             until = Timespec.from_ns(time.monotonic_ns() + int(seconds * 1e9))
             return _sem_clockwait(self._address, time.CLOCK_MONOTONIC, ctypes.byref(until)) == 0
-        import posix_ipc  # noqa: PLC0415  as above
-
         try:
             self._semaphore.acquire(seconds)
         except (posix_ipc.BusyError, posix_ipc.SignalError):
@@ -88,8 +85,6 @@ class Napper:
 
 def opened(name: str) -> Callable[[], None] | None:
     """How to post the semaphore of this name; None when its owner never slept, so that there is none."""
-    import posix_ipc  # noqa: PLC0415  as above
-
     try:
         semaphore = posix_ipc.Semaphore(f"/{name}")
     except (posix_ipc.Error, OSError):
