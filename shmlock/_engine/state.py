@@ -379,6 +379,8 @@ class State:
             words[OWED] = 1
         if words[SEQUENCE] & 1 != (writer != 0):
             words[SEQUENCE] += 1
+        if writer and self._before_writing is not None:
+            self._before_writing()  # it may be that W was granted, and the fence not yet made
         wants = self.column(WANT)
         reads = self.column(READS)
         for number, want in enumerate(wants):
