@@ -51,7 +51,8 @@ examples:
 sources:
   file:///PATH             read again when the file was touched; replace it by rename, not in place
   http://... https://...   asked with ETag and Last-Modified; needs: pip install "shmlock-rw[http]"
-                           user and password may stand in the URL, but ps(1) shows them
+                           user and password may stand in the URL, but ps(1) shows them;
+                           http_proxy and the like are not read
 --schema needs: pip install "shmlock-rw[schema]"
 
 more than one:
@@ -92,7 +93,7 @@ def main(argv: Sequence[str] | None = None, *, prog: str = "python -m shmlock.up
         except SourceError as error:
             return _fail(prog, SOURCE_FAILED, str(error))
         except (ShmlockError, OSError) as error:
-            return _fail(prog, SEGMENT_FAILED, f"{arguments.name}: {error}")
+            return _fail(prog, SEGMENT_FAILED, str(error))
     return FINE
 
 
@@ -217,7 +218,7 @@ def _parser(prog: str) -> argparse.ArgumentParser:
         type=_owner,
         help="owner when the segment must be created, for workers that drop privileges",
     )
-    add("--verbose", action="store_true", help="log every fetch")
+    add("--verbose", action="store_true", help="log every fetch, and not only what changes")
     return parser
 
 

@@ -292,6 +292,7 @@ class Updater:
             with self._interruptible():
                 if self._published(config) == good.encoded:
                     config.confirm()
+                    log.debug("%s: nothing new", config.name)
                     return
                 version = config.publish(good.value)
         except PayloadTooLarge as error:

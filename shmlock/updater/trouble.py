@@ -16,9 +16,8 @@ class Trouble:
         """Why it is failing; None while it isn't."""
 
     def failing(self, name: str, reason: str) -> None:
-        """Log the reason, unless it is still the last one."""
-        if reason != self.reason:
-            log.warning("%s: %s", name, reason)
+        """Log the reason, as a mere detail if it still is the last one."""
+        log.log(logging.DEBUG if reason == self.reason else logging.WARNING, "%s: %s", name, reason)
         self.reason = reason
 
     def fine(self, name: str) -> None:

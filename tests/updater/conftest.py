@@ -198,8 +198,7 @@ class FakeConfig:
         return self.stale
 
     def close(self) -> None:
-        """Leave the seat and count."""
-        self.leave_seat()
+        """Count. The seat is not left: the process may have another handle that is open."""
         self.closed += 1
 
     def next(self, *awaited: str) -> tuple[Any, ...]:

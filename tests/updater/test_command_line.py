@@ -77,10 +77,11 @@ def test_published(run: Any, config: Any, file: Path) -> None:
 
 
 def test_verbose(run: Any, file: Path) -> None:
-    """With --verbose it is told what was published."""
-    code, told = run("--source", file.as_uri(), "--once", "--verbose")
-    assert code == 0
-    assert told.endswith(" INFO site.config: published version 1, 7 bytes\n")
+    """With --verbose it is told what every fetch brought."""
+    for last in ("INFO site.config: published version 1, 7 bytes", "DEBUG site.config: nothing new"):
+        code, told = run("--source", file.as_uri(), "--once", "--verbose")
+        assert code == 0
+        assert told.endswith(f" {last}\n")
 
 
 def test_nothing_fetched(run: Any, config: Any, tmp_path: Path) -> None:
@@ -192,8 +193,8 @@ def test_owner_by_name(run: Any, opened: list[Any], file: Path) -> None:
 @pytest.mark.parametrize(
     ("raised", "code", "told"),
     [
-        (LayoutMismatch("site.config is a\nlock"), 3, "site.config: site.config is a lock"),
-        (OSError(28, "No space left on device"), 3, "site.config: [Errno 28] No space left on device"),
+        (LayoutMismatch("site.config: is a\nlock"), 3, "site.config: is a lock"),
+        (OSError(28, "No space left on device"), 3, "[Errno 28] No space left on device"),
         (ValueError("a name is ..."), 2, "argument NAME: a name is ... (--help tells more)"),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import queue
 import random
 import socket
@@ -317,6 +318,19 @@ def test_stop_during_a_fetch(launch: Any, config: Any, source: Any) -> None:
     assert config.closed == 1
 
 
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")  # a fork beside threads, on purpose
+def test_fork_during_a_fetch(launch: Any, config: Any, source: Any) -> None:
+    """A process that forks doesn't wait for a fetch that is under way, and neither does its child to end."""
+    launch()
+    source.asked.get(timeout=HANG)
+    child = os.fork()
+    if not child:
+        os._exit(0)
+    assert os.waitpid(child, 0) == (child, 0)
+    source.has(b"1")
+    assert config.next() == ("published", 1)
+
+
 def test_stop_during_a_pause(launch: Any, source: Any, reports: Reports) -> None:
     """A stop ends the pause between two fetches."""
     source.has(b"1")
@@ -327,7 +341,7 @@ def test_stop_during_a_pause(launch: Any, source: Any, reports: Reports) -> None
     assert reports.next() == ("STOPPING=1",)
 
 
-def test_stop_before_the_launch(config: Any, source: Any) -> None:
+def test_stop_before_the_start(config: Any, source: Any) -> None:
     """An updater stopped before it runs ends at once."""
     updater = Updater(lambda: config, source, interval=3600, timeout=3600)
     updater.stop()
@@ -541,19 +555,20 @@ def test_cache_is_written_when_nothing_was_published(
     assert file.read_bytes() == b"[1]"
 
 
-def test_cache_is_not_rewritten(launch: Any, config: Any, source: Any, cache: Cache, file: Path) -> None:
+def test_cache_is_not_rewritten(
+    launch: Any, config: Any, source: Any, cache: Cache, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """While the body is the same the disk is left alone."""
-    source.has(b"1", b"1", None)
+    stored: list[bytes] = []
+    monkeypatch.setattr(cache, "store", stored.append)
+    source.has(b"1", b"1", None, b"2")
     updater = launch(cache=cache)
-    config.next()
-    source.asked.get(timeout=HANG)
-    updater.refresh()
-    config.next()
-    written = file.stat().st_ino  # each write makes another file
-    updater.refresh()
-    config.next()
+    for _ in range(3):
+        config.next()
+        updater.refresh()
+    assert config.next() == ("published", 2)
     updater.end()
-    assert file.stat().st_ino == written
+    assert stored == [b"1", b"2"]
 
 
 def test_cache_helps_out(launch: Any, config: Any, source: Any, cache: Cache, file: Path, logged: Any) -> None:
