@@ -9,6 +9,7 @@ both sides. Times of a loop are whole: nothing is subtracted. Exit code 1 when a
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import multiprocessing
 import os
@@ -26,7 +27,6 @@ import shmlock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
-
     from multiprocessing.context import ForkProcess
 
 context = multiprocessing.get_context("fork")
@@ -101,7 +101,7 @@ def uncontended() -> Iterator[Result]:
 
     class Plain:
         def __init__(self) -> None:
-            self.value = {"flags": {}}
+            self.value: object = {"flags": {}}
 
         def get(self) -> object:
             return self.value
@@ -133,7 +133,7 @@ def _sit(name: str, ready: Any, leave: Any) -> None:
 def writes() -> Iterator[Result]:
     """A write's cost must grow with those attached, not with max_participants."""
     locks = {most: shmlock.RWLock(unique(f"w{most}"), max_participants=most) for most in (8, 256, 8192)}
-    seen = interleaved(15, **{str(most): lambda lock=lock: loop(lock.writer, 2000) for most, lock in locks.items()})  # type: ignore[misc]
+    seen = interleaved(15, **{str(most): functools.partial(loop, lock.writer, 2000) for most, lock in locks.items()})
     for most in locks:
         yield Result("write", f"max_participants={most}", seen[str(most)] / 1000, "us")
     yield Result("write", "max_participants=8192 / 8", seen["8192"] / seen["8"], "x", 1.15)
@@ -176,7 +176,7 @@ def _throughput(use: Any, processes: int, seconds: float) -> float:
     began = now()
     time.sleep(seconds)
     stop.value = 1
-    turns = sum(done.get() for _ in workers)
+    turns = sum(int(done.get()) for _ in workers)
     elapsed = now() - began
     for worker in workers:
         worker.join()
@@ -191,8 +191,8 @@ def together() -> Iterator[Result]:
     for processes in (1, 2, 4, 8, 20):
         seen = interleaved(
             5,
-            theirs=lambda n=processes: _throughput(theirs, n, 0.3),  # type: ignore[misc]
-            ours=lambda n=processes: _throughput(lock.reader, n, 0.3),  # type: ignore[misc]
+            theirs=functools.partial(_throughput, theirs, processes, 0.3),
+            ours=functools.partial(_throughput, lock.reader, processes, 0.3),
         )
         ours[processes] = seen["ours"]
         yield Result("together", f"{processes} processes: with lock.reader", seen["ours"] / 1e6, "M/s")
@@ -255,7 +255,8 @@ def _follow(name: str, ready: Any, times: Any) -> None:
     ready.release()
     while True:
         snapshot = config.wait(after=seen)
-        assert snapshot is not None
+        if snapshot is None:
+            continue
         times.put((snapshot.version, time.monotonic()))
         if snapshot.value == "end":
             return
@@ -297,6 +298,10 @@ def _brief(name: str) -> None:
         lock.writer.release()
 
 
+def _descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
 def _names(name: str) -> int:
     return sum(name in entry.name for entry in Path("/dev/shm").iterdir())  # noqa: S108  that is where they are
 
@@ -304,14 +309,14 @@ def _names(name: str) -> int:
 def resources() -> Iterator[Result]:
     """Memory, descriptors, names."""
     name = unique("resources")
-    before = len(os.listdir("/proc/self/fd"))
+    before = _descriptors()
     lock = shmlock.RWLock(name, max_participants=256)
     with lock.writer:
         pass
     size = Path(f"/dev/shm/shmlock.{name}").stat().st_size  # noqa: S108  as above
     yield Result("resources", "an RWLock for 256 participants", size / 1024, "KiB", 192)
-    yield Result("resources", "descriptors kept", len(os.listdir("/proc/self/fd")) - before, "", 1)
-    names, descriptors = _names(name), len(os.listdir("/proc/self/fd"))
+    yield Result("resources", "descriptors kept", _descriptors() - before, "", 1)
+    names, descriptors = _names(name), _descriptors()
     for _ in range(50):
         workers = [context.Process(target=_brief, args=(name,)) for _ in range(4)]
         for worker in workers:
@@ -319,7 +324,7 @@ def resources() -> Iterator[Result]:
         for worker in workers:
             worker.join()
             worker.close()
-    grown = len(os.listdir("/proc/self/fd")) - descriptors
+    grown = _descriptors() - descriptors
     yield Result("resources", "descriptors more after 200 worker restarts", grown, "", 0)
     # One semaphore for each slot that ever slept: as many as there were workers at once, and ours.
     yield Result("resources", "names more after 200 worker restarts", _names(name) - names, "", 5)
@@ -364,9 +369,7 @@ def mix() -> Iterator[Result]:
         data, bad = context.RawValue("q", 0), context.RawValue("b", 0)
         start = context.Barrier(readers + writers + 1)
         jobs = [_read] * readers + [_write] * writers
-        workers: list[ForkProcess] = [
-            context.Process(target=job, args=(lock, data, bad, 50, start)) for job in jobs
-        ]
+        workers: list[ForkProcess] = [context.Process(target=job, args=(lock, data, bad, 50, start)) for job in jobs]
         for worker in workers:
             worker.start()
         start.wait()
@@ -378,7 +381,8 @@ def mix() -> Iterator[Result]:
             sys.exit(f"mix: the data are wrong: {data.value} instead of {writers * 50 * 2}, torn: {bool(bad.value)}")
         unavoidable = (writers + 1) * 50 * nap
         yield Result("mix", f"{readers}/{writers}: wall", wall, "s")
-        yield Result("mix", f"{readers}/{writers}: wall / unavoidable {unavoidable:.3f} s", wall / unavoidable, "x", 1.25)
+        ratio = wall / unavoidable
+        yield Result("mix", f"{readers}/{writers}: wall / unavoidable {unavoidable:.3f} s", ratio, "x", 1.25)
         lock.unlink()
 
 
@@ -396,7 +400,7 @@ SECTIONS: dict[str, Callable[[], Iterator[Result]]] = {
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the sections and print their table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("section", nargs="*", choices=[*SECTIONS, []], help=f"from: {', '.join(SECTIONS)}; default: all")
+    parser.add_argument("section", nargs="*", choices=[*SECTIONS, []], help="default: all")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the results there, too")
     options = parser.parse_args(arguments)
     results: list[Result] = []
@@ -405,9 +409,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             results.append(result)
             sign = "" if result.limit is None else f"{'>=' if result.at_least else '<='} {result.limit:g}"
             verdict = "" if result.limit is None else ("ok" if result.reached else "MISSED")
-            print(
-                f"{result.section:10} {result.what:52} {result.value:10.3f} {result.unit:4} {sign:10} {verdict}", flush=True
-            )
+            figure = f"{result.value:10.3f} {result.unit:4}"
+            print(f"{result.section:10} {result.what:52} {figure} {sign:10} {verdict}", flush=True)
     if options.json:
         stamp = {
             "python": sys.version,

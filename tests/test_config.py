@@ -171,9 +171,10 @@ def test_bytes_and_other_codecs(name: str) -> None:
         config.publish("abc")
         assert config.get() == "abc"
         assert config.encoded() == b"cba"
-    for wrong in ("xml", object()):
+    wrongs: list[Any] = ["xml", object()]
+    for wrong in wrongs:
         with pytest.raises((ValueError, TypeError), match="codec"):
-            shmlock.SharedConfig(name, codec=wrong)  # type: ignore[arg-type]  that is the point
+            shmlock.SharedConfig(name, codec=wrong)
 
 
 def test_bytes_that_do_not_decode_are_an_error_that_names_them(config: shmlock.SharedConfig) -> None:

@@ -8,7 +8,7 @@ import pickle
 import signal
 import threading
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -38,6 +38,12 @@ def lock(name: str) -> Iterator[shmlock.RWLock]:
     """A fresh lock, closed at the end."""
     with shmlock.RWLock(name, max_participants=16) as made:
         yield made
+
+
+def write_once(lock: shmlock.RWLock) -> None:
+    """Enter and leave as a writer."""
+    with lock.writer:
+        pass
 
 
 def holder(name: str, mode: str) -> Callable[[Peer], None]:
@@ -430,7 +436,7 @@ def test_a_thread_that_ends_frees_its_slot(name: str) -> None:
     """Far more threads than slots may use a lock one after the other."""
     with shmlock.RWLock(name, max_participants=3) as lock:
         for _ in range(20):
-            thread = threading.Thread(target=lambda: lock.writer.acquire() and lock.writer.release())
+            thread = threading.Thread(target=write_once, args=(lock,))
             thread.start()
             thread.join()
         assert lock.statistics().write.locks == 20
@@ -586,7 +592,7 @@ def test_read_consistent_throws_torn_reads_away(lock: shmlock.RWLock) -> None:
     assert calls[-1]
     assert not any(calls[:-1])
     with pytest.raises(KeyError):
-        lock.read_consistent(lambda: {}["an error of an undisturbed run"])
+        lock.read_consistent(lambda: os.environ["AN ERROR OF AN UNDISTURBED RUN"])
 
 
 # --- statistics
@@ -599,7 +605,7 @@ def test_statistics_count_and_print(lock: shmlock.RWLock) -> None:
         assert f"Stats about Lock {lock.name}:" in table
         assert "write lock  : 1" in table
         assert "write unlock: 0 (1)" in table
-    thread = threading.Thread(target=lambda: lock.writer.acquire() and lock.writer.release())
+    thread = threading.Thread(target=write_once, args=(lock,))
     thread.start()
     thread.join()
     seen = lock.statistics()
@@ -646,9 +652,9 @@ def test_waits_are_counted(lock: shmlock.RWLock, start: Start) -> None:
         {"statistics": "some"},
     ],
 )
-def test_bad_arguments_create_nothing(name: str, wrong: dict[str, object]) -> None:
+def test_bad_arguments_create_nothing(name: str, wrong: dict[str, Any]) -> None:
     """A bad argument is a ValueError that names it, and no segment is left behind."""
     with pytest.raises(ValueError, match=next(iter(wrong))):
-        shmlock.RWLock(name, **wrong)  # type: ignore[arg-type]  that is the point
+        shmlock.RWLock(name, **wrong)
     with pytest.raises(shmlock.SegmentNotFound):
         shmlock.RWLock(name, create=False)

@@ -14,8 +14,9 @@ from shmlock._kernel import libc, membarrier, robust, shm
 from shmlock._kernel.forks import in_child
 from shmlock._kernel.parker import unlink as unlink_semaphore
 from shmlock._segment import header as headers
+from shmlock._segment import words as shared
 from shmlock._segment.layout import GATE, GATE_OPEN, GATE_SLOW, GUARD, LATCH, SEAT, SEQUENCE, payload_at, slot
-from shmlock._segment.words import WORD, address_of, payload, view
+from shmlock._segment.words import WORD, address_of
 from shmlock.errors import ForeignSegment, SegmentCorrupt, SegmentNotFound, UnsupportedPlatform
 
 if TYPE_CHECKING:
@@ -151,8 +152,8 @@ def _attach(name: str, plan: Plan, owner: tuple[int, int] | None) -> Segment:
                 name=name,
                 header=header,
                 address=address,
-                words=view(address, at),
-                payload=payload(address + at, header.payload),
+                words=shared.view(address, at),
+                payload=shared.payload(address + at, header.payload),
                 identity=identity,
                 mode=stat.S_IMODE(status.st_mode),
                 owner=(status.st_uid, status.st_gid),

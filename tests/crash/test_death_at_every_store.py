@@ -16,6 +16,7 @@ import pytest
 import shmlock
 from shmlock._engine import acquire
 from shmlock._segment import segment as segments
+from shmlock._segment import words
 from shmlock._segment.layout import DIRTY, GATE, HIGH_WATER, OWED, SEEKER, SEQUENCE, WRITER
 
 if TYPE_CHECKING:
@@ -58,12 +59,12 @@ class Mortal:
 
 def mortal(last: int) -> None:
     """Make this process one that dies before store `last`, by starting its bookkeeping anew."""
-    view, payload = segments.view, segments.payload
+    view, payload = words.view, words.payload
     segments._mapped.clear()
     acquire._engines.clear()
     Mortal.last = last
-    segments.view = lambda *where: Mortal(view(*where))  # type: ignore[assignment,return-value]
-    segments.payload = lambda *where: Mortal(payload(*where))  # type: ignore[assignment,return-value]
+    words.view = lambda *where: Mortal(view(*where))  # type: ignore[assignment]
+    words.payload = lambda *where: Mortal(payload(*where))  # type: ignore[assignment]
 
 
 def every_store(start: Start, operation: Callable[[Peer], None], check: Callable[[int], None]) -> int:
@@ -91,10 +92,10 @@ def sound(lock: shmlock.RWLock, living: int = 1) -> None:
     assert lock.reader.acquire(timeout=30)
     lock.reader.release()
     lock.reap()
-    words = lock._words
-    assert [words[word] for word in (GATE, DIRTY, WRITER, SEEKER, OWED)] == [0] * 5
-    assert words[SEQUENCE] & 1 == 0
-    assert words[HIGH_WATER] == living
+    found = lock._words
+    assert [found[word] for word in (GATE, DIRTY, WRITER, SEEKER, OWED)] == [0] * 5
+    assert found[SEQUENCE] & 1 == 0
+    assert found[HIGH_WATER] == living
     assert "free" in repr(lock)
 
 
