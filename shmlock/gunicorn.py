@@ -8,14 +8,17 @@
 
     workers = 4
     shmlock_objects = {
-        "site": shmlock.RWLock,
+        "site": "RWLock",
         "site.config": partial(shmlock.SharedConfig, capacity=10_000_000),
     }
 
-`shmlock_objects` is the one setting: the name of each object, and the class that makes it, or `functools.partial`
-of one with arguments. `owner` is added to them: the user and group of the workers, so that they can open what a
-master made that runs as root. The application opens the same names, at module level if it likes, with and
-without `preload_app`: `config = shmlock.SharedConfig("site.config")`. A hook of your own calls ours:
+`shmlock_objects` is the one setting: the name of each object and what it is, the name of a class of this package or
+`functools.partial` of one with arguments. `owner` is added to them: the user and group of the workers, so that they
+can open what a master made that runs as root. The application opens the same names, at module level if it likes,
+with and without `preload_app`: `config = shmlock.SharedConfig("site.config")`. (Preloaded by root for workers that
+run as another user, it says whom it trusts: `owner=(uid, gid)`.)
+
+Whoever imports the hooks by name imports all of them. A hook of your own calls ours:
 
     from shmlock import gunicorn as shared
 
@@ -45,19 +48,19 @@ import sys
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
+import shmlock
+from shmlock._engine.handle import Handle
 from shmlock._kernel import shm
 from shmlock._segment.segment import PREFIX, unlink
 from shmlock.errors import ForeignSegment, LayoutMismatch, ShmlockError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from gunicorn.arbiter import Arbiter
     from gunicorn.workers.base import Worker
-
-    from shmlock._engine.handle import Handle
 
 __all__ = [
     "child_exit",
@@ -165,10 +168,10 @@ def _keep_all(server: Arbiter) -> None:
     """Keep all that the setting names. Raises RuntimeError, with one line for the administrator."""
     owner = server.cfg.uid, server.cfg.gid
     inherited = _inherited(server)
-    for name, make in _setting(server).items():
+    for name, kind in _setting(server).items():
         hold = _kept[name].hold if name in _kept else inherited.pop(name, None)
         try:
-            _kept[name] = _keep(name, partial(make, name, owner=owner), hold)
+            _kept[name] = _keep(name, partial(_maker(kind), name, owner=owner), hold)
             _check_access(name, _kept[name].hold, *owner)
         except (ShmlockError, OSError, TypeError, ValueError) as error:
             raise RuntimeError(_explained(name, error)) from error
@@ -176,7 +179,7 @@ def _keep_all(server: Arbiter) -> None:
         _release(name, hold)
 
 
-def _setting(server: Arbiter) -> Mapping[str, Callable[..., Handle]]:
+def _setting(server: Arbiter) -> dict[str, object]:
     """`shmlock_objects`, from the module that gunicorn has made of its configuration file."""
     location: str = server.cfg.config
     module = sys.modules.get(location.removeprefix("python:") if location.startswith("python:") else "__config__")
@@ -184,19 +187,24 @@ def _setting(server: Arbiter) -> Mapping[str, Callable[..., Handle]]:
     if not isinstance(objects, dict):
         raise RuntimeError(  # noqa: TRY004  the one that gunicorn prints without a traceback
             f"{location}: has hooks of shmlock.gunicorn, and needs a setting for them such as "
-            f'{_SETTING} = {{"site.config": shmlock.SharedConfig}}'
+            f'{_SETTING} = {{"site.config": "SharedConfig"}}'
         )
-    for name, make in objects.items():
-        if not callable(make):
-            raise RuntimeError(  # noqa: TRY004  as above
-                f"{location}: {_SETTING}[{name!r}] must be a class such as shmlock.RWLock, "
-                f"or functools.partial of one, not {make!r}"
-            )
     return objects
 
 
+def _maker(kind: object) -> Callable[..., Handle]:
+    """What makes objects of a kind that the setting says. Raises TypeError."""
+    found = getattr(shmlock, kind, None) if isinstance(kind, str) else kind
+    made = found.func if isinstance(found, partial) else found
+    if not (isinstance(made, type) and issubclass(made, Handle)):
+        raise TypeError(
+            f'{kind!r} is not the name of a class such as "RWLock", and not functools.partial of such a class'
+        )
+    return cast("Callable[..., Handle]", found)
+
+
 def _explained(name: str, error: Exception) -> str:
-    text = f"{_SETTING}: {error}"
+    text = f"{_SETTING}[{name!r}]: {error}"
     if isinstance(error, LayoutMismatch):
         text += (
             ". For gunicorn that is: stop it (a reload or USR2 won't do), remove what a killed master may have "
@@ -234,7 +242,7 @@ def _keep(name: str, make: Callable[[], Handle], hold: int | None) -> _Kept:
     """Make or attach, and keep the name, with the hold if there is one that is still worth something."""
     while True:
         handle = make()
-        if hold is not None and _holds(hold, name):
+        if hold is not None and _is_hold(hold, name):
             return _Kept(handle, hold)
         if hold is not None:
             os.close(hold)
@@ -252,7 +260,7 @@ def _hold(name: str) -> int | None:
     return descriptor
 
 
-def _holds(descriptor: int, name: str) -> bool:
+def _is_hold(descriptor: int, name: str) -> bool:
     """Whether it is a hold on what the name means now."""
     return _identity(descriptor) == shm.identity(PREFIX + name)
 
@@ -264,8 +272,8 @@ def _release(name: str, hold: int) -> bool:
     with suppress(FileNotFoundError):
         descriptor = _open(name)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if _identity(descriptor) == held:  # not another object of this name
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 unlink(name)
         except BlockingIOError:
             return False
@@ -281,7 +289,7 @@ def _inherited(server: Arbiter) -> dict[str, int]:
     for entry in os.environ.pop(_HOLDS, "").split():
         name, _, number = entry.partition("=")
         with suppress(OSError, ValueError):  # not ours: nothing is known of that descriptor
-            if _holds(int(number), name):
+            if _is_hold(int(number), name):
                 os.set_inheritable(int(number), False)
                 holds[name] = int(number)
     return holds

@@ -30,6 +30,7 @@ from multiprocessing.connection import Connection, wait
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 import shmlock
 from shmlock._kernel import shm
@@ -39,6 +40,12 @@ if TYPE_CHECKING:
 
 HANG = 30.0
 """Seconds after which something that was waited for is taken not to come. No test is faster or slower by it."""
+
+# The same examples in each run, however slow the machine is, and nothing kept from one to the next.
+settings.register_profile(
+    "steady", derandomize=True, database=None, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("steady")
 
 # On the pipe: what was said, or the traceback of what the child died of.
 _SAID, _DIED = "said", "died"

@@ -321,7 +321,10 @@ class Engine:
             if segment.is_stale():
                 me.parker = parker.Napper()
             else:
-                me.parker = parker.Parker(segment.semaphore(me.number), mode=segment.mode, owner=segment.owner)
+                try:
+                    me.parker = parker.Parker(segment.semaphore(me.number), mode=segment.mode, owner=segment.owner)
+                except OSError:
+                    return parker.Napper()  # and try again the next time
         return me.parker
 
     def _withdraw(self, me: Participant, mode: int) -> bool:

@@ -12,6 +12,7 @@ A semaphore is opened under its name, so that any process can post it. The contr
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import time
 from contextlib import suppress
@@ -36,12 +37,19 @@ def _file(name: str) -> str:
     return f"sem.{name}"
 
 
+def _open(name: str) -> posix_ipc.Semaphore:
+    try:
+        return posix_ipc.Semaphore(f"/{name}")
+    except posix_ipc.Error as error:  # gone, or not ours to open
+        raise OSError(errno.ENOENT, str(error)) from error
+
+
 def _create(name: str, mode: int, owner: tuple[int, int]) -> posix_ipc.Semaphore:
     """Open the semaphore, made with exactly this mode and owner if it is new."""
     try:
         semaphore = posix_ipc.Semaphore(f"/{name}", posix_ipc.O_CREX, mode=mode, initial_value=0)
     except posix_ipc.ExistentialError:
-        return posix_ipc.Semaphore(f"/{name}")
+        return _open(name)
     # sem_open(3) masks the mode with the umask; the file behind the name takes a chmod.
     with suppress(OSError):
         shm.set_owner_and_mode(_file(name), mode, owner)
@@ -73,7 +81,10 @@ class Parker:
 
 
 class Napper:
-    """Where to sleep when the segment's names are gone, so that making a new name would leave it behind."""
+    """Where to sleep without a semaphore.
+
+    The segment's names are gone, so that a new one would be left behind; or /dev/shm is full.
+    """
 
     _NAP: Final = 0.005
 
@@ -86,8 +97,8 @@ class Napper:
 def opened(name: str) -> Callable[[], None] | None:
     """How to post the semaphore of this name; None when its owner never slept, so that there is none."""
     try:
-        semaphore = posix_ipc.Semaphore(f"/{name}")
-    except (posix_ipc.Error, OSError):
+        semaphore = _open(name)
+    except OSError:
         return None
 
     def post() -> None:

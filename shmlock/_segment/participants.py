@@ -12,6 +12,7 @@ from errno import EBUSY, EOWNERDEAD
 from typing import TYPE_CHECKING
 
 from shmlock._kernel import robust
+from shmlock._kernel.forks import in_child
 from shmlock._segment.layout import HIGH_WATER, IN_USE, NAMESPACE, PID, SLOT, STARTED, TID, slot
 from shmlock.errors import ParticipantsExhausted
 
@@ -26,6 +27,11 @@ class _Latches(threading.local):
 
 
 _latches = _Latches()
+
+
+@in_child
+def _hold_nothing() -> None:
+    _latches.held = 0
 
 
 def claim(

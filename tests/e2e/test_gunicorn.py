@@ -16,6 +16,7 @@ import time
 import urllib.request
 from contextlib import ExitStack, suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import psutil
@@ -49,7 +50,7 @@ bind = "127.0.0.1:0"
 control_socket_disable = True
 graceful_timeout = 5
 shmlock_objects = {{
-    NAME + ".lock": shmlock.RWLock,
+    NAME + ".lock": "RWLock",
     NAME + ".config": partial(shmlock.SharedConfig, capacity=10_000),
 }}
 """
@@ -189,8 +190,8 @@ class Server:
     def close(self) -> None:
         """Kill whatever is left, and wait for its end."""
         members = [process for process in psutil.process_iter() if _group(process.pid) == self.pid]
-        for process in members:
-            self.signal(signal.SIGKILL, process.pid)
+        if members:
+            os.killpg(self.pid, signal.SIGKILL)
         self.process.wait(HANG)
         until(lambda: all(is_gone(process.pid) for process in members), "all processes of the server end")
 
@@ -570,6 +571,25 @@ def test_masters_that_release_at_once(name: str, start: Start) -> None:
             master.say("again")
 
 
+def test_what_is_no_hold(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A new master adopts nothing that isn't a hold, whatever its environment says, and closes nothing else."""
+    server = SimpleNamespace(cfg=SimpleNamespace(env_orig={"SHMLOCK_HOLDS": "stale"}))
+    reading, writing = os.pipe()
+    monkeypatch.setenv("SHMLOCK_HOLDS", f"{name}={reading} {name}=1000000 {name}=x {name}")
+    assert hooks._inherited(server) == {}
+    assert "SHMLOCK_HOLDS" not in os.environ
+    assert server.cfg.env_orig == {}
+    os.close(reading)
+    os.close(writing)
+
+
+def test_setting_in_a_module(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The setting is found in a module, too: gunicorn --config python:site.server."""
+    objects = {"site": "RWLock"}
+    monkeypatch.setitem(sys.modules, "site.server", SimpleNamespace(shmlock_objects=objects))
+    assert hooks._setting(SimpleNamespace(cfg=SimpleNamespace(config="python:site.server"))) is objects
+
+
 # --- several servers, reloads, starts that fail
 
 
@@ -608,7 +628,8 @@ def test_reload(site: Site, serve: Callable[..., Server]) -> None:
     ("line", "complaint"),
     [
         ("del shmlock_objects", "gunicorn.conf.py: has hooks .* needs a setting"),
-        ("shmlock_objects['x'] = 'RWLock'", "must be a class such as shmlock.RWLock, .* not 'RWLock'"),
+        ("shmlock_objects['x'] = 'unlink'", "'x'.: 'unlink' is not the name of a class such as"),
+        ("shmlock_objects['x'] = shmlock.unlink", "'x'.: <function unlink .* is not .* functools.partial"),
         ("shmlock_objects['.x'] = shmlock.RWLock", "a name is .* not '.x'"),
         ("shmlock_objects['x'] = partial(shmlock.RWLock, capacity=1)", "unexpected keyword argument 'capacity'"),
         ("shmlock_objects[NAME + '.found'] = shmlock.Mutex", "found: is a RWLock, not a Mutex.*unlink"),
