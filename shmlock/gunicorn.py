@@ -15,8 +15,7 @@
 `shmlock_objects` is the one setting: the name of each object and what it is, the name of a class of this package or
 `functools.partial` of one with arguments. `owner` is added to them: the user and group of the workers, so that they
 can open what a master made that runs as root. The application opens the same names, at module level if it likes,
-with and without `preload_app`: `config = shmlock.SharedConfig("site.config")`. (Preloaded by root for workers that
-run as another user, it says whom it trusts: `owner=(uid, gid)`.)
+with and without `preload_app`: `config = shmlock.SharedConfig("site.config")`.
 
 Whoever imports the hooks by name imports all of them. A hook of your own calls ours:
 

@@ -317,15 +317,22 @@ class Engine:
 
     def _bed(self, me: Participant) -> parker.Parker | parker.Napper:
         if me.parker is None:
-            segment = self.segment
-            if segment.is_stale():
-                me.parker = parker.Napper()
-            else:
-                try:
-                    me.parker = parker.Parker(segment.semaphore(me.number), mode=segment.mode, owner=segment.owner)
-                except OSError:
-                    return parker.Napper()  # and try again the next time
-        return me.parker
+            me.parker = self._made_bed(me)
+        return me.parker or parker.Napper()
+
+    def _made_bed(self, me: Participant) -> parker.Parker | parker.Napper | None:
+        """A semaphore, where the name of one would not be left behind; None when it can't be had now."""
+        segment = self.segment
+        if segment.is_stale():
+            return parker.Napper()
+        name = segment.semaphore(me.number)
+        try:
+            bed = parker.Parker(name, mode=segment.mode, owner=segment.owner)
+        except OSError:
+            return None
+        if segment.is_gone():  # unlinked since we looked
+            parker.unlink(name)
+        return bed
 
     def _withdraw(self, me: Participant, mode: int) -> bool:
         """The time is over. True when the grant came first."""

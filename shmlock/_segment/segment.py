@@ -87,6 +87,10 @@ class Segment:
         """Whether the name is gone, or now means another segment."""
         return shm.identity(PREFIX + self.name) != self.identity
 
+    def is_gone(self) -> bool:
+        """Whether the name means nothing any more."""
+        return shm.identity(PREFIX + self.name) is None
+
     def unlink(self) -> bool:
         """Remove the names, unless they mean another segment by now."""
         return not self.is_stale() and unlink(self.name)
@@ -133,8 +137,9 @@ def _attach(name: str, plan: Plan, owner: tuple[int, int] | None) -> Segment:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
             raise SegmentCorrupt(f"{name}: what lies at {shm.path(PREFIX + name)} is no file")
+        identity = status.st_dev, status.st_ino
         expected = {0, os.geteuid()} | ({owner[0]} if owner else set())
-        if status.st_uid not in expected:
+        if status.st_uid not in expected and identity not in _mapped:  # else this process has trusted it before
             raise ForeignSegment(
                 errno.EACCES,
                 f"{name}: belongs to user {status.st_uid}, and this is user {os.geteuid()}; "
@@ -144,7 +149,6 @@ def _attach(name: str, plan: Plan, owner: tuple[int, int] | None) -> Segment:
         headers.check(header, plan, name)
         if header.fast:
             _require_fence(name)
-        identity = status.st_dev, status.st_ino
         if identity not in _mapped:
             address = shm.map_shared(descriptor, header.size)
             at = payload_at(header.participants) * WORD

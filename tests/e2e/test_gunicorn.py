@@ -295,8 +295,6 @@ def test_workers_share(site: Site, serve: Callable[..., Server], settings: dict[
 def test_workers_that_drop_privileges(site: Site, serve: Callable[..., Server], *, preload: bool) -> None:
     """What a master makes that runs as root belongs to the workers' user, and so do the semaphores."""
     nobody = pwd.getpwnam("nobody")
-    if preload:  # then it is root that runs the application's first lines
-        site.program(owner=(nobody.pw_uid, nobody.pw_gid))
     server = serve(workers=2, preload_app=preload, user=nobody.pw_uid, group=nobody.pw_gid)
     server.answers_from(2)
     config = shmlock.SharedConfig(site.config_name, create=False, owner=(nobody.pw_uid, nobody.pw_gid))
