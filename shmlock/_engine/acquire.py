@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final, NoReturn, TypeVar, TypeVarTuple
 from shmlock._engine import modes
 from shmlock._engine.bias import Here
 from shmlock._engine.guard import Guard
-from shmlock._engine.modes import READ, SEEK, UPGRADE, WRITE
+from shmlock._engine.modes import MODE_BITS, READ, SEEK, UPGRADE, WRITE
 from shmlock._engine.participant import Participant
 from shmlock._engine.recovery import Recovery
 from shmlock._engine.state import State
@@ -32,12 +32,15 @@ from shmlock._kernel.membarrier import Fences, fence_here
 from shmlock._segment import participants
 from shmlock._segment.layout import (
     ABANDONED,
+    GATE,
+    GATE_CLOSED,
     HIGH_WATER,
     PID,
     READS,
     SEEKER,
     SEEKER_SINCE,
     SINCE,
+    TICKET,
     WANT,
     WRITER,
     WRITER_SINCE,
@@ -272,7 +275,7 @@ class Engine:
         want = me.base + WANT
         me.asked |= 1 << mode
         try:
-            granted = self.guard.run(deadline, self.state.ask, me.number, mode)
+            granted = self._ask(me, mode, deadline)
             if not granted:
                 granted = self._wait(me, mode, deadline) if deadline.waits else self._look(me, deadline)
         except LockTimeout:
@@ -286,6 +289,19 @@ class Engine:
         else:
             me.account.timed_out()
         return granted
+
+    def _ask(self, me: Participant, mode: int, deadline: Deadline) -> bool:
+        """Queue a want; True when it was granted at once."""
+        words = self.words
+        if mode != READ or words[GATE] != GATE_CLOSED:
+            return self.guard.run(deadline, self.state.ask, me.number, mode)
+        # With many readers the guard would be the bottleneck, and whoever is preempted in it holds up all. A
+        # reader can do without (see bias): no order among waiting readers matters, so the ticket is not taken.
+        want = me.base + WANT
+        words[want] = words[TICKET] << MODE_BITS | READ
+        if not self._others_decide():
+            self.guard.run(deadline, self.state.decide)
+        return not words[want]
 
     def _look(self, me: Participant, deadline: Deadline) -> bool:
         """Look for the dead; True when that got us the lock."""
@@ -365,20 +381,21 @@ class Engine:
     def left_read(self) -> None:
         """A reader has left and found the gate closed: a writer may have counted it."""
         me = self.here.me
-        if self.words[WRITER] != me.number + 1 and not self._others_read():
+        if self.words[WRITER] != me.number + 1 and not self._others_decide():
             self._aside(me, self.state.decide)
 
-    def _others_read(self) -> bool:
-        """Whether another reader is in, which will decide when it leaves; then we need not, under the guard.
-
-        All that leave store 0, make a full fence, and look. The one whose fence is last sees the others' zeros.
-        A reader that is just backing out decides, too; one that dies is found by the head of the queue.
-        """
+    def _others_decide(self) -> bool:
+        """Whether somebody else is sure to decide after what this thread has just stored (see bias)."""
+        words = self.words
         if not self.segment.header.fast:
             return False
         fence_here()
+        if words[GATE] != GATE_CLOSED:
+            return False
+        if words[WRITER]:
+            return True
         reads = self.state.column(READS)
-        seeker = self.words[SEEKER]
+        seeker = words[SEEKER]
         if seeker:
             reads[seeker - 1] = 0  # it does not wait for itself when it upgrades
         return any(reads)

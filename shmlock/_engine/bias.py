@@ -13,10 +13,19 @@ the two sees the other, without a fence in the reader's path. (Both x86-64 and a
 beyond r2; Python does not hide that: with a plain fence in the writer alone, 15 double entries were measured
 in 3,000,000 rounds, with membarrier none in 600,000.) BRAVO (Dice and Kogan, 2019) has the same handshake.
 
-A reader that loses (r2 loads "closed") stores 0 again and asks under the guard. A reader that leaves stores 0
-and loads the gate: if it is closed, a writer may have counted it, and it decides anew under the guard.
-Between its store and that, it may be interrupted for good: whoever is first in the queue decides anew with
-every slice that it waits, so even that costs only a slice.
+A reader that loses (r2 loads "closed") stores 0 again, and then its want; one that leaves stores 0, and has to look
+after the gate if it is closed, for a writer may have counted it. Neither needs the guard if somebody else is sure
+to decide after its store (`Engine._others_decide`). Both fence after their store and look:
+
+- The gate is closed and a writer holds. When that one ends, it stores so, fences, and loads the wants
+  (`State.decide`). Since we saw it hold after our fence, its fence comes after our store: it sees it.
+- The gate is closed and another reader is in. All that leave, or back out, store 0, fence, and look. The one whose
+  fence is last sees the others' zeros, and decides under the guard; its fence comes after our store.
+- The gate is not closed any more. Whoever opened it may have loaded the wants before ours was there. We decide, under
+  the guard. And if we saw it closed, whoever opens it later fences after that and loads the wants again.
+
+A reader that is interrupted for good between its store and its look costs the others a slice: whoever is first in the
+queue decides anew with every slice that it waits. One that dies there is evicted, which decides.
 
 Cost, uncontended: entering 2 loads and 1 store, leaving 2 loads and 1 store; no system call, no call at all.
 """

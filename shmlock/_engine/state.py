@@ -67,6 +67,8 @@ class Fencing(Protocol):
     def before_writing(self) -> Callable[[], None] | None: ...
     @property
     def before_opening(self) -> Callable[[], None] | None: ...
+    @property
+    def here(self) -> Callable[[], None] | None: ...
 
 
 _FIRST_SLOT = slot(0)
@@ -76,13 +78,14 @@ _STRIDE = SLOT.size
 class State:
     """All words of one lock that are changed under the guard."""
 
-    __slots__ = ("_after_closing", "_before_opening", "_before_writing", "_open", "_words", "woken")
+    __slots__ = ("_after_closing", "_before_opening", "_before_writing", "_here", "_open", "_words", "woken")
 
     def __init__(self, words: Words, fences: Fencing, *, fast: bool) -> None:
         self._words = words
         self._after_closing = fences.after_closing
         self._before_writing = fences.before_writing
         self._before_opening = fences.before_opening
+        self._here = fences.here
         self._open = GATE_OPEN if fast else GATE_SLOW
         self.woken: list[int] = []
 
@@ -216,23 +219,19 @@ class State:
         words = self._words
         if words[WRITER]:
             return
+        if self._here is not None:
+            self._here()  # our stores first: a reader may be storing its want without the guard (see bias)
         wants = self.column(WANT)
-        if not any(wants):  # what follows, for the common case
-            words[OWED] = 0
-            self._reopen()
-            return
         if words[OWED]:
             self._admit(wants)
             words[OWED] = 0
-        mode, number = next_turn(words[SEEKER], wants)
+        mode, number = next_turn(words[SEEKER], wants) if any(wants) else (READ, -1)
         if mode == READ:
-            self._reopen()
-            self._admit(wants)
+            self._flow(wants)
         elif mode == SEEK:
             words[SEEKER] = number + 1
             self._granted(number)
-            self._reopen()
-            self._admit(wants)
+            self._flow(wants)
         else:
             self._close()
             reads = self.column(READS)
@@ -250,12 +249,17 @@ class State:
                 self._after_closing()
             words[REVOCATIONS] += 1
 
-    def _reopen(self) -> None:
+    def _flow(self, wants: list[int]) -> None:
+        """Open the gate, and let in all readers that wait."""
         words = self._words
         if words[GATE] != self._open:
             if self._before_opening is not None:
                 self._before_opening()
             words[GATE] = self._open
+            if self._here is not None:
+                self._here()
+                wants = self.column(WANT)  # one that stored its want and still saw the gate closed is seen now
+        self._admit(wants)
 
     def _grant_write(self, number: int) -> None:
         words = self._words
@@ -271,7 +275,9 @@ class State:
         self.woken.append(number)
 
     def _admit(self, wants: list[int]) -> None:
-        """Let in all readers that wait."""
+        """Let in these readers that wait."""
+        if not any(wants):
+            return
         words = self._words
         for number, want in enumerate(wants):
             if want & MODE_MASK == READ:

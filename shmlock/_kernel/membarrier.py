@@ -79,9 +79,9 @@ def available() -> str | None:
 
 
 class Fences:
-    """The three obligations of a segment's writers; None where there is none."""
+    """The three obligations of a segment's writers, and the plain fence of one thread; None where none is needed."""
 
-    __slots__ = ("after_closing", "before_opening", "before_writing")
+    __slots__ = ("after_closing", "before_opening", "before_writing", "here")
 
     def __init__(self, *, fast: bool) -> None:
         """`fast`: readers use the fast path, so writers must fence. Otherwise the guard orders everything."""
@@ -89,3 +89,4 @@ class Fences:
         self.after_closing: Callable[[], None] | None = fence if fast else None
         self.before_writing: Callable[[], None] | None = fence if weak else None
         self.before_opening: Callable[[], None] | None = fence if weak else None
+        self.here: Callable[[], None] | None = fence_here if fast else None

@@ -146,7 +146,7 @@ class EndingWords(_Array):
 class Unfenced:
     """As in slow mode: there is nothing to fence."""
 
-    after_closing = before_writing = before_opening = None
+    after_closing = before_writing = before_opening = here = None
 
 
 class Lock:

@@ -290,6 +290,10 @@ class Fences:
         """Between the last write and opening the gate."""
         self._fence("before_opening")
 
+    def here(self) -> None:
+        """Between a store of this thread and its look at the wants."""
+        self._fence("here")
+
 
 class LoggedWords(EndingWords):
     """Words that also tell of the stores that matter here, and who looked at the readers' words."""
