@@ -1,0 +1,42 @@
+"""What README and the docstrings show is run, under names of the test's own."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import inspect
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import shmlock
+
+README = Path(__file__).parent.parent / "README.md"
+MODULES = ["shmlock.locks", "shmlock.config", "shmlock._engine.bias"]
+
+
+def test_readme_s_examples_run(name: str) -> None:
+    """Each block of Python in README runs as it stands, the first from nothing and the others after it."""
+    blocks = re.findall(r"^```python\n(.*?)^```", README.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+    assert len(blocks) >= 3
+    for block in blocks:
+        exec(compile(block.replace('"site', f'"{name}'), "README.md", "exec"), {})  # noqa: S102  that is the point
+    shmlock.unlink(f"{name}.config")
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_docstrings_examples_run(name: str, module: str) -> None:
+    """Each example in a docstring prints what it says, and leaves nothing behind."""
+    found = 0
+    for member in [*vars(importlib.import_module(module)).values()]:
+        text = inspect.isclass(member) and member.__module__ == module and inspect.getdoc(member)
+        if not text or ">>>" not in text:
+            continue
+        namespace: dict[str, Any] = {}
+        test = doctest.DocTestParser().get_doctest(text.replace('"docs.', f'"{name}.'), namespace, module, None, 0)
+        result = doctest.DocTestRunner().run(test)
+        assert result.failed == 0
+        found += 1
+    assert found
