@@ -78,13 +78,12 @@ class Engine:
 
     # --- being a participant
 
-    def _slowly(self, path: Callable[[Participant, *Ts], T], *args: *Ts) -> T:
+    def _slowly(self, me: Participant, path: Callable[[Participant, *Ts], T], *args: *Ts) -> T:
         """Run a slow path as this thread's participant, with the fast path forbidden meanwhile.
 
         Raises WouldDeadlock in a signal handler or finalizer that interrupted a slow path of this very thread.
         The `finally` makes no call, so that no handler can run in it.
         """
-        me = self.me()
         if me.busy:
             raise WouldDeadlock(
                 f"{self.segment.name}: this thread was interrupted in the middle of taking or leaving the same "
@@ -113,7 +112,7 @@ class Engine:
 
     def prepare(self) -> int:
         """See that the calling thread has a slot and may take the fast path: the index of its reads word."""
-        return self._slowly(_index_of_reads)
+        return self._slowly(self.me(), _index_of_reads)
 
     def _claim(self, me: Participant) -> None:
         ours = [
@@ -228,12 +227,12 @@ class Engine:
         me = self.me()
         me.asked = 0
         try:
-            return self._slowly(path, *args)
+            return self._slowly(me, path, *args)
         except BaseException:
             if me.asked:
                 self.words[me.base + ABANDONED] = me.asked
                 with suppress(LockTimeout):
-                    self._slowly(_index_of_reads)  # settles it first
+                    self._slowly(me, _index_of_reads)  # settles it first
             raise
 
     def update(self, prepare: Callable[[], None], commit: Callable[[], None]) -> None:
@@ -254,18 +253,15 @@ class Engine:
 
     def _acquire_exclusive(self, me: Participant, mode: int, deadline: Deadline) -> bool:
         words = self.words
-        conflict = modes.conflict(
-            mode,
-            reads=words[me.base + READS] > 0,
-            seeks=words[SEEKER] == me.number + 1,
-            writes=words[WRITER] == me.number + 1,
-        )
-        if conflict is not None:
+        reads, seeks, writes = words[me.base + READS], words[SEEKER] == me.number + 1, words[WRITER] == me.number + 1
+        if reads or seeks or writes:
+            conflict = modes.conflict(mode, reads=reads > 0, seeks=seeks, writes=writes)
             raise WouldDeadlock(f"{self.segment.name}: {conflict}")
         return self._acquire(me, mode, deadline)
 
     def _upgrade(self, me: Participant, deadline: Deadline) -> bool:
-        self._require(me, SEEKER, "seeking")
+        if self.words[SEEKER] != me.number + 1:
+            raise self._not_held(modes.DOING[SEEK])
         if self.words[WRITER] == me.number + 1:
             raise WouldDeadlock(f"{self.segment.name}: {modes.conflict(WRITE, reads=False, seeks=True, writes=True)}")
         return self._acquire(me, UPGRADE, deadline)
@@ -373,7 +369,8 @@ class Engine:
         self._asking(self._release, WRITE, self.state.write_to_seek)
 
     def _release(self, me: Participant, mode: int, action: Callable[[int, *Ts], None], *args: *Ts) -> None:
-        self._require(me, SEEKER if mode == SEEK else WRITER, modes.DOING[mode])
+        if self.words[SEEKER if mode == SEEK else WRITER] != me.number + 1:
+            raise self._not_held(modes.DOING[mode])
         me.asked = 1 << mode
         self.guard.run(FOREVER, action, me.number, *args)
         me.account.unlocked(mode)
@@ -409,10 +406,6 @@ class Engine:
     def _not_held(self, doing: str) -> NotHeld:
         return NotHeld(f"{self.segment.name}: this thread of process {os.getpid()} is not {doing}")
 
-    def _require(self, me: Participant, word: int, doing: str) -> None:
-        if self.words[word] != me.number + 1:
-            raise self._not_held(doing)
-
     def holds(self, word: int) -> bool:
         """Whether the calling thread is the one in the writer or seeker word, and has not walked away from it."""
         me = self.me()
@@ -440,7 +433,7 @@ class Engine:
 
     def watch(self, changed: Callable[[], bool], deadline: Deadline) -> bool:
         """Sleep until `changed()`, woken by `wake_watchers`; False when the deadline came first."""
-        return self._slowly(self._watch, changed, deadline)
+        return self._slowly(self.me(), self._watch, changed, deadline)
 
     def _watch(self, me: Participant, changed: Callable[[], bool], deadline: Deadline) -> bool:
         bed = self._bed(me)

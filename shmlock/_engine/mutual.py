@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Final
 
 from shmlock._engine.modes import WRITE
 from shmlock._engine.stats import Account
+from shmlock._kernel import process
 from shmlock._kernel.forks import in_child
 from shmlock._kernel.robust import consistent, lock_within, trylock, unlock
-from shmlock._segment.layout import ACCOUNT, BANKS, OWNER_DEATHS, OWNER_DIED, WRITER, WRITER_SINCE
+from shmlock._segment.layout import ACCOUNT, BANKS, OWNER_DEATHS, OWNER_DIED, SEEKER, WRITER, WRITER_SINCE
 from shmlock.errors import NotHeld, SegmentCorrupt, WouldDeadlock
 
 if TYPE_CHECKING:
@@ -56,6 +57,7 @@ class MutualExclusion:
                 self._note_death()
             elif status:
                 raise SegmentCorrupt(f"{self.segment.name}: the mutex is broken (errno {status})")
+            words[SEEKER] = process.pid_namespace()
             words[WRITER] = os.getpid()
             words[WRITER_SINCE] = time.monotonic_ns()
             self._account.locked(WRITE)
@@ -63,10 +65,12 @@ class MutualExclusion:
                 self._account.waited(WRITE, waited)
             here.holds = True
         except BaseException:
-            # Interrupted: whether it is ours by now the mutex knows best (EPERM if not).
+            # Interrupted: whether it is ours by now the mutex knows best (EPERM if not), except that it takes an
+            # equal thread id in another pid namespace for its own: then the holder's namespace stands here.
             here.holds = False
-            consistent(address)
-            unlock(address)
+            if words[SEEKER] in {0, process.pid_namespace()}:
+                consistent(address)
+                unlock(address)
             raise
         return True
 
@@ -98,6 +102,7 @@ class MutualExclusion:
             words[OWNER_DIED] = 0
         words[_UNLOCKS] += 1
         words[WRITER] = 0
+        words[SEEKER] = 0
         here.holds = False
         unlock(self._address)
 

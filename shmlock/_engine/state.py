@@ -100,6 +100,11 @@ class State:
     def ask(self, number: int, mode: int) -> bool:
         """Queue a want; True when it was granted at once."""
         words = self._words
+        if mode == WRITE and self._is_free():  # what decide would come to, without queueing first
+            self._close()
+            if not any(self.column(READS)):
+                self._grant_write(number)
+                return True
         ticket = words[TICKET]
         words[TICKET] = ticket + 1
         at = slot(number) + WANT
@@ -109,6 +114,11 @@ class State:
             return False
         self.woken.remove(number)
         return True
+
+    def _is_free(self) -> bool:
+        """Whether nobody seeks, writes or waits."""
+        words = self._words
+        return not words[WRITER] and not words[SEEKER] and not any(self.column(WANT))
 
     def withdraw(self, number: int) -> bool:
         """Take the want back; True when the grant came first, and is the asker's to keep or give back."""
@@ -145,7 +155,8 @@ class State:
             self._before_opening()
         if vouch:
             words[OWNER_DIED] = 0
-        self._end_write()
+        words[SEQUENCE] += 1
+        words[WRITER] = 0
         self.decide()
 
     def vouch(self) -> None:
@@ -222,10 +233,12 @@ class State:
         if self._here is not None:
             self._here()  # our stores first: a reader may be storing its want without the guard (see bias)
         wants = self.column(WANT)
+        waiting = any(wants)
         if words[OWED]:
-            self._admit(wants)
+            if waiting:
+                self._admit(wants)
             words[OWED] = 0
-        mode, number = next_turn(words[SEEKER], wants) if any(wants) else (READ, -1)
+        mode, number = next_turn(words[SEEKER], wants) if waiting else (READ, -1)
         if mode == READ:
             self._flow(wants)
         elif mode == SEEK:
@@ -259,7 +272,8 @@ class State:
             if self._here is not None:
                 self._here()
                 wants = self.column(WANT)  # one that stored its want and still saw the gate closed is seen now
-        self._admit(wants)
+        if any(wants):
+            self._admit(wants)
 
     def _grant_write(self, number: int) -> None:
         words = self._words
@@ -276,8 +290,6 @@ class State:
 
     def _admit(self, wants: list[int]) -> None:
         """Let in these readers that wait."""
-        if not any(wants):
-            return
         words = self._words
         for number, want in enumerate(wants):
             if want & MODE_MASK == READ:

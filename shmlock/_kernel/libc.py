@@ -84,6 +84,10 @@ class _Library:
         function.restype = restype
         return function  # type: ignore[no-any-return]
 
+    def untyped(self, name: str) -> Callable[..., int]:
+        """A function of its own that converts no arguments. Pass it ctypes objects: an int would be cut to 32 bits."""
+        return self._dll[name] if self._dll is not None else _absent(name)
+
 
 holding_gil: Final = _Library(ctypes.PyDLL)
 releasing_gil: Final = _Library(ctypes.CDLL)

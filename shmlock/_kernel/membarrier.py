@@ -63,7 +63,7 @@ def fence_here() -> None:
     Elsewhere taking a lock only orders what follows.
     """
     if MACHINE == "x86_64":
-        allocate_lock().acquire(blocking=False)
+        allocate_lock().acquire(False)
     else:
         fence()
 

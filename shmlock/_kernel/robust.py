@@ -23,6 +23,8 @@ from shmlock._kernel.libc import ADDRESS, Timespec, holding_gil, releasing_gil
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    Block = ctypes.Array[ctypes.c_char]
+
 MUTEX_SPACE: Final = 64  # bytes set aside for a pthread_mutex_t; the largest here takes 48
 # robust_list(7): the kernel walks at most ROBUST_LIST_LIMIT (2048) mutexes when a thread ends, and
 # forgets the rest. The threading library has its own claims; stay far away.
@@ -36,12 +38,22 @@ trylock: Final[Callable[[int], int]] = holding_gil.function("pthread_mutex_trylo
 unlock: Final[Callable[[int], int]] = holding_gil.function("pthread_mutex_unlock", ADDRESS)
 consistent: Final[Callable[[int], int]] = holding_gil.function("pthread_mutex_consistent", ADDRESS)
 
+# The same for a mutex that is taken all the time, as what `block` makes: ctypes passes an array's address without
+# converting anything, which saves a quarter of a call.
+trylock_block: Final[Callable[[Block], int]] = holding_gil.untyped("pthread_mutex_trylock")
+unlock_block: Final[Callable[[Block], int]] = holding_gil.untyped("pthread_mutex_unlock")
+
 _init = holding_gil.function("pthread_mutex_init", ADDRESS, ADDRESS)
 _attr_init = holding_gil.function("pthread_mutexattr_init", ADDRESS)
 _attr_shared = holding_gil.function("pthread_mutexattr_setpshared", ADDRESS, ctypes.c_int)
 _attr_robust = holding_gil.function("pthread_mutexattr_setrobust", ADDRESS, ctypes.c_int)
 _clocklock = releasing_gil.function("pthread_mutex_clocklock", ADDRESS, ctypes.c_int, ADDRESS)
 _HAS_CLOCKLOCK: Final = releasing_gil.has("pthread_mutex_clocklock")  # glibc 2.30; not in musl
+
+
+def block(address: int) -> Block:
+    """The mutex at `address`, for `trylock_block` and `unlock_block`."""
+    return (ctypes.c_char * MUTEX_SPACE).from_address(address)
 
 
 def initialise(addresses: Iterable[int]) -> None:

@@ -143,10 +143,16 @@ class EndingWords(_Array):
         super().__setitem__(index, value)
 
 
-class Unfenced:
-    """As in slow mode: there is nothing to fence."""
+class Slow:
+    """In slow mode there is nothing to fence."""
 
     after_closing = before_writing = before_opening = here = None
+
+
+class Fast:
+    """All loads and stores have one order here, so that fences have nothing to do; but they are asked for."""
+
+    after_closing = before_writing = before_opening = here = staticmethod(lambda: None)
 
 
 class Lock:
@@ -166,7 +172,7 @@ class Lock:
     def bind(self, words: array[int]) -> None:
         """Go on with these words. A negative number, or one beyond 64 bits, is an OverflowError in them."""
         self.words = words
-        self.state = self.kind(words, Unfenced, fast=self.fast)
+        self.state = self.kind(words, Fast if self.fast else Slow, fast=self.fast)
 
     def copy(self) -> Lock:
         """Another one in the same state."""
@@ -201,9 +207,12 @@ class Lock:
             found.append("the sequence is odd without a writer, or even with one")
         if words[GATE] not in {GATE_CLOSED, GATE_OPEN if self.fast else GATE_SLOW}:
             found.append(f"the gate is {words[GATE]}")
-        tickets = [want >> MODE_BITS for want in self._column(WANT) if want]
+        wants = [want for want in self._column(WANT) if want]
+        tickets = [want >> MODE_BITS for want in wants if want & MODE_MASK != READ]  # readers take none of their own
         if len(set(tickets)) < len(tickets) or any(ticket >= words[TICKET] for ticket in tickets):
             found.append(f"tickets {tickets}, and the next is {words[TICKET]}")
+        if any(want >> MODE_BITS > words[TICKET] for want in wants):
+            found.append(f"wants {wants}, and the next ticket is {words[TICKET]}")
         if words[FOLD] >> 1:
             found.append("an account is in the bank and in its slot")
         for number in range(self.slots):
@@ -227,6 +236,8 @@ class Lock:
                 yield "settle", number
             elif number in self.halfway:
                 yield self.halfway[number], number
+                if self.halfway[number] == "look" and self.words[GATE] == GATE_CLOSED:
+                    yield "half_ask", number
             else:
                 yield "close", number
                 for name in self._own_moves(now, number):
@@ -265,7 +276,27 @@ class Lock:
         if self.words[WRITER] == number + 1:
             self.words[slot(number) + READS] = 1
             return True
-        return self.state.ask(number, READ)
+        if self.words[GATE] != GATE_CLOSED:
+            return self.state.ask(number, READ)
+        self.half_ask(number)
+        return self.finish_asking(number)
+
+    def half_ask(self, number: int) -> None:
+        self.words[slot(number) + READS] = 0
+        self.words[slot(number) + WANT] = self.words[TICKET] << MODE_BITS | READ
+        self.halfway[number] = "finish_asking"
+
+    def finish_asking(self, number: int) -> bool:
+        del self.halfway[number]
+        self._decide_unless_others_do()
+        return not self.words[slot(number) + WANT]
+
+    def _decide_unless_others_do(self) -> None:
+        """Without the guard: a writer that holds, or the last reader to leave, is sure to decide."""
+        now = self.picture()
+        others = self.fast and now.closed and (now.writer is not None or not now.drained(but=now.seeker))
+        if not others:
+            self.state.decide()
 
     def enter(self, number: int) -> bool:
         at = slot(number) + READS
@@ -280,13 +311,7 @@ class Lock:
         at = slot(number) + READS
         self.words[at] -= 1
         if self.words[GATE] and not self.words[at] and self.words[WRITER] != number + 1:
-            self._left()
-
-    def _left(self) -> None:
-        """The last of several readers decides; in slow mode each of them."""
-        now = self.picture()
-        if not self.fast or now.drained(but=now.seeker):
-            self.state.decide()
+            self._decide_unless_others_do()
 
     def half_enter(self, number: int) -> None:
         self.words[slot(number) + READS] = 1
@@ -306,7 +331,7 @@ class Lock:
     def finish_leaving(self, number: int) -> None:
         del self.halfway[number]
         if self.words[GATE]:
-            self._left()
+            self._decide_unless_others_do()
 
     def ask_seek(self, number: int) -> bool:
         return self.state.ask(number, SEEK)

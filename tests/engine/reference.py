@@ -84,7 +84,23 @@ class Reference(Picture):
         if nested or self.writer == number or (self.fast and not self.closed):
             self.reads[number] += 1
             return True
-        return self._ask(number, READ)
+        if not self.closed:
+            return self._ask(number, READ)
+        self.half_ask(number)
+        return self.finish_asking(number)
+
+    def half_ask(self, number: int) -> None:
+        self.reads[number] = 0
+        self.wants[number] = READ
+
+    def finish_asking(self, number: int) -> bool:
+        self._settle_unless_others_do()
+        return not self.wants[number]
+
+    def _settle_unless_others_do(self) -> None:
+        others = self.fast and self.closed and (self.writer is not None or not self.drained(but=self.seeker))
+        if not others:
+            self.settle_down()
 
     def leave(self, number: int) -> None:
         self.reads[number] -= 1
@@ -102,8 +118,8 @@ class Reference(Picture):
         self.reads[number] = 0
 
     def finish_leaving(self, _number: int) -> None:
-        if not self.fast or (self.closed and self.drained(but=self.seeker)):
-            self.settle_down()
+        if self.closed or not self.fast:
+            self._settle_unless_others_do()
 
     def ask_seek(self, number: int) -> bool:
         return self._ask(number, SEEK)
@@ -230,7 +246,7 @@ def play_both(lock: Lock, reference: Reference, move: Move) -> None:
     assert lock.picture().facts() == reference.facts(), move
     assert lock.words[SEQUENCE] == reference.sequence >= stamp, move
     assert sorted(lock.state.woken) == sorted(reference.granted), move
-    if "finish_leaving" not in lock.halfway.values():  # until then there may be something to decide
+    if not {"finish_leaving", "finish_asking"} & set(lock.halfway.values()):  # until then there may be something to do
         assert not lock.wrong(), move
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+import shmlock
 from shmlock._kernel import robust, shm
 
 if TYPE_CHECKING:
@@ -244,7 +245,36 @@ def test_as_many_as_we_allow(start: Start) -> None:
     assert {robust.trylock(mutex) for mutex in mutexes} == {EOWNERDEAD}
 
 
+# --- pid namespaces
+
 CLONE_NEWPID = 0x2000_0000
+
+
+def in_namespace(start: Start, function: Callable[[Peer], None]) -> tuple[Child, int]:
+    """Run the function in the first process, and so thread 1, of a new pid namespace; skip where there is none.
+
+    The child that it is a child of, and its pid here.
+    """
+
+    def unshare(peer: Peer) -> None:
+        if ctypes.CDLL(None, use_errno=True).unshare(CLONE_NEWPID):
+            peer.say(os.strerror(ctypes.get_errno()))
+            return
+        pid = os.fork()
+        if not pid:
+            function(peer)
+            return
+        peer.say(pid)
+        os.waitpid(pid, 0)
+        peer.say("it has ended")
+
+    if os.geteuid() != 0:
+        pytest.skip("only root can make a pid namespace")
+    child = start(unshare)
+    refusal = child.hear()
+    if isinstance(refusal, str):
+        pytest.skip(f"no pid namespace is to be had: {refusal}")
+    return child, refusal
 
 
 def test_across_pid_namespaces(mutex: int, start: Start) -> None:
@@ -254,26 +284,50 @@ def test_across_pid_namespaces(mutex: int, start: Start) -> None:
     """
 
     def hold_elsewhere(peer: Peer) -> None:
-        if ctypes.CDLL(None, use_errno=True).unshare(CLONE_NEWPID):
-            peer.say(os.strerror(ctypes.get_errno()))
-            return
-        pid = os.fork()
-        if not pid:  # the first process of the new namespace: its end ends all in it
-            peer.say((os.getpid(), robust.trylock(mutex)))
-            peer.hear()
-            os._exit(0)
-        peer.say(pid)
-        os.waitpid(pid, 0)
-        peer.say("it has ended")
+        peer.hear()
+        peer.say((os.getpid(), robust.trylock(mutex)))
+        peer.hear()
 
-    child = start(hold_elsewhere)
-    heard = [child.hear(), child.hear()] if os.geteuid() == 0 else ["this is not root"]
-    if isinstance(heard[0], str):
-        pytest.skip(f"no pid namespace is to be had: {heard[0]}")
-    [pid] = [one for one in heard if isinstance(one, int)]
-    assert (1, 0) in heard
+    child, inner = in_namespace(start, hold_elsewhere)
+    child.say("begin")
+    assert child.hear() == (1, 0)
     assert robust.trylock(mutex) == EBUSY
     assert robust.lives(mutex)
-    os.kill(pid, 9)
+    os.kill(inner, 9)
     assert child.hear() == "it has ended"
     assert robust.trylock(mutex) == EOWNERDEAD
+
+
+def test_giving_up_in_another_pid_namespace(name: str, start: Start) -> None:
+    """Who gives up waiting does not unlock a mutex that somebody holds who lives, and has his thread id elsewhere.
+
+    The C library takes an equal thread id for its own: unlocking in vain is harmless in one pid namespace only.
+    """
+    lock = shmlock.RWLock(name)
+    guard = lock._segment.guard_address
+
+    def give_up(peer: Peer) -> None:
+        with lock.reader:  # from here on it takes part
+            pass
+        peer.hear()
+        peer.say((os.getpid(), lock.writer.acquire(timeout=MOMENT)))
+        peer.hear()
+
+    def hold(peer: Peer) -> None:
+        peer.hear()
+        peer.say((os.getpid(), robust.trylock(guard)))
+        peer.hear()
+        peer.say(robust.unlock(guard))
+        peer.hear()
+
+    (waiter, _), (holder, _) = (in_namespace(start, function) for function in (give_up, hold))
+    holder.say("take the guard")
+    assert holder.hear() == (1, 0)
+    waiter.say("ask for the lock")
+    assert waiter.hear() == (1, False)
+    taken = robust.trylock(guard)
+    if taken == 0:
+        robust.unlock(guard)
+    assert taken == EBUSY
+    holder.say("leave it")
+    assert holder.hear() == 0

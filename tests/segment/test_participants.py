@@ -372,6 +372,26 @@ def test_forged_identity_does_not_kill_the_living(name: str, start: Start, how: 
     assert lock.reader.acquire(blocking=False) == (how == "reader")
 
 
+def test_newcomer_gives_up_in_time(name: str, start: Start) -> None:
+    """A thread whose first use of a lock meets a guard that a stopped process holds gives up as it was told to."""
+    lock = shmlock.RWLock(name)
+
+    def hold_guard(peer: Peer) -> None:
+        peer.say(robust.trylock(lock._segment.guard_address))
+        peer.hear()
+
+    def come(peer: Peer) -> None:
+        peer.say([face.acquire(timeout=0.05) for face in (lock.writer, lock.reader)])
+
+    holder = start(hold_guard)
+    assert holder.hear() == 0
+    holder.stop()
+    assert start(come).hear(timeout=10)[0] is False
+    holder.kill()
+    assert lock.writer.acquire(timeout=HANG)
+    lock.writer.release()
+
+
 # --- how many segments one thread can be in
 
 

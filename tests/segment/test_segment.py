@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import stat
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from hypothesis import strategies as st
 
 import shmlock
 from shmlock._kernel import shm
+from shmlock._segment import header as headers
 from shmlock._segment.segment import check_name
 from shmlock.errors import ForeignSegment, LayoutMismatch, SegmentNotFound
 
@@ -186,6 +188,26 @@ def test_mapping_outlives_its_handles(name: str) -> None:
     gc.collect()
     assert name in Path("/proc/self/maps").read_text(encoding="utf-8")
     assert shmlock.RWLock(name)._segment.identity == identity
+
+
+def test_opening_in_a_signal_handler(name: str, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A handler that interrupts its thread in the middle of opening an object can open one itself."""
+    check = headers.check
+
+    def interrupted(*arguments: Any) -> None:
+        monkeypatch.setattr(headers, "check", check)
+        signal.raise_signal(signal.SIGUSR1)
+        check(*arguments)
+
+    def open_both(peer: Peer) -> None:
+        opened = []
+        signal.signal(signal.SIGUSR1, lambda *_: opened.append(shmlock.RWLock(name)))
+        monkeypatch.setattr(headers, "check", interrupted)
+        opened.append(shmlock.RWLock(name))
+        peer.say(opened[0]._segment is opened[1]._segment)
+
+    shmlock.RWLock(name)
+    assert start(open_both).hear(timeout=10) is True
 
 
 # --- stale names
