@@ -12,7 +12,6 @@ import atexit
 import functools
 import os
 import sys
-import threading
 import time
 from bisect import bisect_left
 from contextlib import suppress
@@ -78,7 +77,9 @@ class Engine:
 
     # --- being a participant
 
-    def _slowly(self, me: Participant, path: Callable[[Participant, *Ts], T], *args: *Ts) -> T:
+    def _slowly(
+        self, me: Participant, path: Callable[[Participant, *Ts], T], *args: *Ts, deadline: Deadline = FOREVER
+    ) -> T:
         """Run a slow path as this thread's participant, with the fast path forbidden meanwhile.
 
         Raises WouldDeadlock in a signal handler or finalizer that interrupted a slow path of this very thread.
@@ -93,7 +94,7 @@ class Engine:
         me.at = None
         try:
             if me.number < 0:
-                self._claim(me)
+                self._claim(me, deadline)
             elif self.words[me.base + ABANDONED]:
                 self.guard.run(Deadline.after(_GRACE), self.state.settle, me.number)
             return path(me, *args)
@@ -110,17 +111,20 @@ class Engine:
             me = self.here.me = Participant()
             return me
 
-    def prepare(self) -> int:
-        """See that the calling thread has a slot and may take the fast path: the index of its reads word."""
-        return self._slowly(self.me(), _index_of_reads)
+    def prepare(self, deadline: Deadline = FOREVER) -> int:
+        """See that the calling thread has a slot and may take the fast path: the index of its reads word.
 
-    def _claim(self, me: Participant) -> None:
+        Raises LockTimeout when there is none to be had before the deadline.
+        """
+        return self._slowly(self.me(), _index_of_reads, deadline=deadline)
+
+    def _claim(self, me: Participant, deadline: Deadline) -> None:
         ours = [
             mine.number
             for mine in self._participants.values()
             if not mine.present and mine.is_caller() and participants.still_latched(self.segment, mine.number)
         ]
-        deaths = self.guard.run(FOREVER, self._claim_slot, me, process.identity(), ours)
+        deaths = self.guard.run(deadline, self._claim_slot, me, process.identity(), ours)
         self.here.leaver = _Leaver(self, me)
         self.recovery.report(deaths)
 
@@ -204,7 +208,10 @@ class Engine:
 
     def acquire(self, mode: int, deadline: Deadline) -> bool:
         """S or W. Raises WouldDeadlock when the wait could only end by what this thread holds."""
-        return self._asking(self._acquire_exclusive, mode, deadline)
+        try:
+            return self._asking(self._acquire_exclusive, mode, deadline, deadline=deadline)
+        except LockTimeout:  # not even a slot was to be had
+            return False
 
     def acquire_read(self, deadline: Deadline) -> bool:
         """R, when the fast path met a closed gate (and has stored 0 again)."""
@@ -218,7 +225,7 @@ class Engine:
         """S to W: goes before all that waits, and waits for the other readers. False leaves S."""
         return self._asking(self._upgrade, deadline)
 
-    def _asking(self, path: Callable[[Participant, *Ts], T], *args: *Ts) -> T:
+    def _asking(self, path: Callable[[Participant, *Ts], T], *args: *Ts, deadline: Deadline = FOREVER) -> T:
         """Run a slow path that asks for something or gives it back: interrupted, it has neither.
 
         This is the outermost frame that an exception can hit before a public method returns: CPython makes
@@ -227,7 +234,7 @@ class Engine:
         me = self.me()
         me.asked = 0
         try:
-            return self._slowly(me, path, *args)
+            return self._slowly(me, path, *args, deadline=deadline)
         except BaseException:
             if me.asked:
                 self.words[me.base + ABANDONED] = me.asked
@@ -475,22 +482,15 @@ class _Leaver:
 
 
 _engines: dict[tuple[int, int], Engine] = {}
-_making = threading.Lock()
 
 
 def engine_of(segment: Segment) -> Engine:
     """The one engine of a segment in this process."""
-    with _making:
-        engine = _engines.get(segment.identity)
-        if engine is None:
-            engine = _engines[segment.identity] = Engine(segment)
-        return engine
+    return _engines.get(segment.identity) or _engines.setdefault(segment.identity, Engine(segment))
 
 
 @in_child
 def _forget_parent() -> None:
-    global _making  # noqa: PLW0603  another thread of the parent may have held it at the fork
-    _making = threading.Lock()
     for engine in _engines.values():
         engine.forget()
 

@@ -37,6 +37,7 @@ from typing import TYPE_CHECKING, Self
 
 from shmlock._kernel.deadline import FOREVER, Deadline
 from shmlock._segment.layout import GATE, OWNER_DIED
+from shmlock.errors import LockTimeout
 
 if TYPE_CHECKING:
     from shmlock._engine.acquire import Engine
@@ -101,7 +102,10 @@ class Reader:
             at = self._here.me.at
             depth = words[at]
         except (AttributeError, TypeError):
-            at = self._engine.prepare()
+            try:
+                at = self._engine.prepare(deadline)
+            except LockTimeout:
+                return False
             depth = words[at]
         words[at] = depth + 1
         if words[GATE] and not depth:

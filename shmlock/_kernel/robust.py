@@ -79,7 +79,13 @@ def lock_within(address: int, seconds: float) -> int:
     """
     if _HAS_CLOCKLOCK:
         until = Timespec.from_ns(time.monotonic_ns() + int(seconds * 1e9))
-        return _clocklock(address, time.CLOCK_MONOTONIC, ctypes.byref(until))
+        status = _clocklock(address, time.CLOCK_MONOTONIC, ctypes.byref(until))
+        if status != ETIMEDOUT:
+            return status
+        # glibc leaves the mutex noted as our pending operation when the time is over; were we killed now, the
+        # kernel would look at it, and take an equal thread id in another pid namespace for ours. Trying clears it.
+        status = trylock(address)
+        return ETIMEDOUT if status == EBUSY else status
     end = time.monotonic() + seconds
     while (status := trylock(address)) == EBUSY:
         if time.monotonic() >= end:

@@ -97,13 +97,14 @@ class Segment:
 
 
 _mapped: dict[tuple[int, int], Segment] = {}
-_mapping = threading.Lock()
+# A signal handler may open an object while its own thread is opening one.
+_mapping = threading.RLock()
 
 
 @in_child
 def _renew_lock() -> None:
     global _mapping  # noqa: PLW0603  another thread of the parent may have held it at the fork
-    _mapping = threading.Lock()
+    _mapping = threading.RLock()
 
 
 def open_segment(
