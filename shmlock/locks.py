@@ -325,7 +325,7 @@ class Mutex(Handle):
 
     When its holder is killed, the kernel hands it on at once, and `owner_died` is true until the next holder
     has left without an exception. Only the thread that acquired it can release it. The kernel decides who is
-    next; for a fair order use `RWLock.writer`.
+    next; for a fair order, and across pid namespaces (see README), use `RWLock.writer`.
 
     >>> import shmlock
     >>> mutex = shmlock.Mutex("docs.mutex")
