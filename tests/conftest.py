@@ -181,6 +181,7 @@ def _run(function: Callable[[Peer], None], pipe: Connection[Any, Any]) -> NoRetu
     code = 1
     try:
         os.setpgid(0, 0)
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # a suite started in the background ignores it
         function(Peer(pipe))
         code = 0
     except BaseException:  # noqa: BLE001  the parent is told, whatever it was
