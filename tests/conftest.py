@@ -58,6 +58,8 @@ def name() -> Iterator[str]:
     yield fresh
     shmlock.unlink(fresh)
     left = [entry for entry in shm.names() if fresh in entry]
+    for entry in left:
+        shm.unlink(entry)
     assert not left, f"left behind in {shm.ROOT}: {left}"
 
 

@@ -260,11 +260,14 @@ def in_namespace(start: Start, function: Callable[[Peer], None]) -> tuple[Child,
         if ctypes.CDLL(None, use_errno=True).unshare(CLONE_NEWPID):
             peer.say(os.strerror(ctypes.get_errno()))
             return
+        told, tell = os.pipe()
         pid = os.fork()
         if not pid:
+            os.read(told, 1)  # what it says comes after its pid
             function(peer)
             return
         peer.say(pid)
+        os.write(tell, b"x")
         os.waitpid(pid, 0)
         peer.say("it has ended")
 
