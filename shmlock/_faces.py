@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import inspect
-from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar
 
 from shmlock._engine.bias import Reader
-from shmlock._engine.modes import DOING, SEEK, WRITE
+from shmlock._engine.modes import DOING, READ, SEEK, WRITE
 from shmlock._kernel.deadline import FOREVER, Deadline
-from shmlock._segment.layout import ACCOUNT, ACCOUNT_AT, OWNER_DIED, READS, SEEKER, WRITER
-from shmlock.errors import LockTimeout, NotHeld, OwnerDied
+from shmlock._segment.layout import OWNER_DIED, READS, SEEKER, WRITER
+from shmlock.errors import LockTimeout, OwnerDied
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from shmlock._engine.acquire import Engine
-
-_READ_LOCKS: Final = ACCOUNT_AT - READS + ACCOUNT["read_locks"]
-_READ_UNLOCKS: Final = ACCOUNT_AT - READS + ACCOUNT["read_unlocks"]
 
 
 class Lock(Protocol):
@@ -77,7 +74,7 @@ class Policy:
                 self.writing()
                 self._engine.write_to_seek(vouch=True)
             except BaseException:
-                self._engine.release_all(DOING[SEEK], vouch=False)
+                self._engine.end(DOING[SEEK], vouch=False)
                 raise
 
     def _unmended(self) -> OwnerDied:
@@ -127,12 +124,16 @@ class CarefulReader(Reader):
         if words[OWNER_DIED] and words[at] == 1 and not self._engine.holds(WRITER):
             self._policy.reading(self)
         if self._counts:
-            words[at + _READ_LOCKS] += 1
+            self._here.me.account.locked(READ)
 
     def __exit__(self, kind: object, value: object, traceback: object) -> None:
+        me = self._engine.me()
+        reads = (
+            me.number >= 0 and self._words[me.base + READS] > 0
+        )  # or it is something else by now, and counted as that
         super().__exit__(kind, value, traceback)
-        if self._counts:
-            self._words[self._here.me.at + _READ_UNLOCKS] += 1
+        if self._counts and reads:
+            me.account.unlocked(READ)
 
 
 class _Face:
@@ -165,12 +166,10 @@ class Writer(_Face):
     def __exit__(self, kind: object, value: object, traceback: object) -> None:
         engine = self._engine
         try:
-            engine.end_write(vouch=kind is None)
-        except NotHeld:
-            engine.release_all(DOING[WRITE], vouch=kind is None)
+            engine.end(DOING[WRITE], vouch=kind is None)
         except BaseException:
-            if engine.holds(WRITER):  # interrupted before it began
-                engine.end_write(vouch=False)
+            if engine.must_end():  # interrupted before it began
+                engine.end(DOING[WRITE], vouch=False)
             raise
 
     def acquire(self, blocking: bool = True, timeout: float | None = None) -> bool:
@@ -220,10 +219,10 @@ class Seeker(_Face):
     def __exit__(self, kind: object, value: object, traceback: object) -> None:
         engine = self._engine
         try:
-            engine.release_all(DOING[SEEK], vouch=kind is None)
+            engine.end(DOING[SEEK], vouch=kind is None)
         except BaseException:
-            if engine.holds(SEEKER) or engine.holds(WRITER):  # interrupted before it began
-                engine.release_all(DOING[SEEK], vouch=False)
+            if engine.must_end():  # interrupted before it began
+                engine.end(DOING[SEEK], vouch=False)
             raise
 
     def acquire(self, blocking: bool = True, timeout: float | None = None) -> bool:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final, TypeVarTuple
 from shmlock._engine import modes
 from shmlock._engine.membership import GRACE, Membership
 from shmlock._engine.modes import MODE_BITS, READ, SEEK, UPGRADE, WRITE
+from shmlock._engine.stats import FULL
 from shmlock._kernel import parker
 from shmlock._kernel.deadline import FOREVER, NOW, Deadline
 from shmlock._kernel.forks import in_child
@@ -55,6 +56,7 @@ class Engine(Membership):
 
     def __init__(self, segment: Segment) -> None:
         super().__init__(segment)
+        self._full = bool(segment.header.option & FULL)
         self._converts = segment.header.kind in {Kind.SeekLock, Kind.TimerQueue}
 
     # --- asking
@@ -90,6 +92,7 @@ class Engine(Membership):
 
     def _acquire_exclusive(self, me: Participant, mode: int, deadline: Deadline) -> bool:
         self._refuse(me, mode, reads=self.words[me.base + READS] > 0)
+        me.downgraded = False
         return self._acquire(me, mode, deadline)
 
     def _refuse(self, me: Participant, mode: int, *, reads: bool) -> None:
@@ -118,7 +121,8 @@ class Engine(Membership):
         return granted
 
     def _granted(self, me: Participant, mode: int) -> None:
-        me.account.locked(mode)
+        if mode != READ or not self._full:  # then the reader's face counts them all
+            me.account.locked(mode)
         if mode != READ:
             self.words[SEEKER_SINCE if mode == SEEK else WRITER_SINCE] = time.monotonic_ns()
 
@@ -259,6 +263,7 @@ class Engine(Membership):
     def _write_to_read(self, me: Participant, vouch: bool) -> None:
         upgraded = self._check_writes(me)
         self.words[me.base + READS] += 1  # before the gate can open, and before anything is given up
+        me.downgraded = True
         self._end_write(me, upgraded, vouch)
         me.account.locked(READ)
 
@@ -269,6 +274,7 @@ class Engine(Membership):
     def _seek_to_read(self, me: Participant) -> None:
         self._check_seeks(me)
         self.words[me.base + READS] += 1
+        me.downgraded = True
         self._end_seek(me)
         me.account.locked(READ)
 
@@ -284,13 +290,6 @@ class Engine(Membership):
         self.guard.run(FOREVER, self.state.release_write, vouch)
         me.account.unlocked(WRITE)
 
-    def end_write(self, *, vouch: bool) -> None:
-        """W, and the S that it may come from. Raises NotHeld when this thread, in this process, does not write."""
-        self._slowly(self._end_any_write, vouch)
-
-    def _end_any_write(self, me: Participant, vouch: bool) -> None:
-        self._end_write(me, self._check_writes(me), vouch)
-
     def release_seek(self) -> None:
         """Raises NotHeld when this thread, in this process, does not seek, or has upgraded."""
         self._slowly(self._release_seek)
@@ -299,30 +298,39 @@ class Engine(Membership):
         self._check_seeks(me)
         self._end_seek(me)
 
-    def release_all(self, doing: str, *, vouch: bool) -> None:
-        """The end of a `with` that does not find its hold: give up what a seek lock's conversions have made of it.
+    def end(self, doing: str, *, vouch: bool) -> None:
+        """The end of a `with` that began with S or W: give up what this thread holds, whatever that has become.
 
         Raises NotHeld if that is nothing; but not in place of an exception that is on its way (then `vouch` is False).
         """
-        if not self._converts or self.me().number < 0:
-            self._check_idle()
-            raise self._not_held(doing)
-        self._slowly(self._release_all, doing, vouch)
+        self._slowly(self._end, doing, vouch)
 
-    def _release_all(self, me: Participant, doing: str, vouch: bool) -> None:
+    def _end(self, me: Participant, doing: str, vouch: bool) -> None:
         words = self.words
         reads = me.base + READS
         if words[WRITER] == me.number + 1:
             self._end_write(me, words[SEEKER] == me.number + 1, vouch)
         elif words[SEEKER] == me.number + 1:
             self._end_seek(me)
-        elif words[reads]:
+        elif words[reads] and me.downgraded:
             words[reads] -= 1
+            me.downgraded = False
             me.account.unlocked(READ)
             if not self._others_decide():
                 self.guard.run(FOREVER, self.state.decide)
-        elif vouch:
+        elif vouch or not self._converts:
             raise self._not_held(doing)
+
+    def end_read(self, *, vouch: bool) -> None:
+        """The end of a `with` that began with R, and finds none: the same, if the lock is one that converts."""
+        if not self._converts or self.me().number < 0:
+            self._check_idle()
+            raise self._not_held(modes.DOING[READ])
+        self.end(modes.DOING[READ], vouch=vouch)
+
+    def must_end(self) -> bool:
+        """Whether there is something for `end` to give up."""
+        return self.holds(WRITER) or self.holds(SEEKER) or self.me().downgraded
 
     def _end_write(self, me: Participant, upgraded: bool, vouch: bool) -> None:
         me.asked = 1 << WRITE | upgraded << SEEK

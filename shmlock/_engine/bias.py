@@ -36,9 +36,8 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Self
 
-from shmlock._engine.modes import DOING, READ
 from shmlock._kernel.deadline import FOREVER, Deadline
-from shmlock._segment.layout import GATE, OWNER_DIED, SEEKER, WRITER
+from shmlock._segment.layout import GATE, OWNER_DIED
 from shmlock.errors import LockTimeout
 
 if TYPE_CHECKING:
@@ -124,10 +123,10 @@ class Reader:
             depth = -1
         if depth < 0:  # a wrong release; or what a seek lock has made of this R is to be given up
             try:
-                self._engine.release_all(DOING[READ], vouch=kind is None)
+                self._engine.end_read(vouch=kind is None)
             except BaseException:
-                if self._engine.holds(SEEKER) or self._engine.holds(WRITER):  # interrupted before it began
-                    self._engine.release_all(DOING[READ], vouch=False)
+                if self._engine.must_end():  # interrupted before it began
+                    self._engine.end_read(vouch=False)
                 raise
             return
         words[at] = depth

@@ -22,7 +22,20 @@ class Participant:
     under its feet), and while something abandoned is to be settled.
     """
 
-    __slots__ = ("account", "asked", "at", "base", "busy", "claiming", "number", "parker", "pid", "present", "tid")
+    __slots__ = (
+        "account",
+        "asked",
+        "at",
+        "base",
+        "busy",
+        "claiming",
+        "downgraded",
+        "number",
+        "parker",
+        "pid",
+        "present",
+        "tid",
+    )
 
     account: Account
 
@@ -35,6 +48,7 @@ class Participant:
         self.tid = threading.get_native_id()
         self.busy = False  # on a slow path
         self.asked = 0  # the modes (1 << mode) that the slow path under way asks for or gives back
+        self.downgraded = False  # one R was an S or W, whose `with` has not ended yet
         self.present = True  # False when another thread's close() gave the slot up
         self.parker: Parker | Napper | None = None
 

@@ -126,6 +126,120 @@ def write_and_close(lock: shmlock.RWLock) -> None:
     lock.close()
 
 
+def seek(lock: shmlock.SeekLock) -> None:
+    """Once."""
+    with lock.seeker:
+        pass
+
+
+def seek_and_write(lock: shmlock.SeekLock) -> None:
+    """An upgrade and back."""
+    with lock.seeker, lock.upgraded():
+        pass
+
+
+def seek_and_read_on(lock: shmlock.SeekLock) -> None:
+    """A downgrade."""
+    with lock.seeker:
+        lock.seek_to_read()
+
+
+def seek_write_and_read_on(lock: shmlock.SeekLock) -> None:
+    """An upgrade, and a downgrade of both."""
+    with lock.seeker:
+        assert lock.seek_to_write()
+        lock.write_to_read()
+
+
+def write_and_seek_on(lock: shmlock.SeekLock) -> None:
+    """A downgrade."""
+    with lock.writer:
+        lock.write_to_seek()
+
+
+def read_seek_and_back(lock: shmlock.SeekLock) -> None:
+    """A try that succeeds."""
+    with lock.reader:
+        assert lock.read_to_seek()
+        lock.seek_to_read()
+
+
+def read_write_and_back(lock: shmlock.SeekLock) -> None:
+    """A try that succeeds."""
+    with lock.reader:
+        assert lock.read_to_write()
+        lock.write_to_read()
+
+
+def write_nowait(lock: shmlock.SeekLock) -> None:
+    """Once."""
+    assert lock.writer.acquire_nowait()
+    lock.writer.release()
+
+
+CONVERSIONS = [seek, seek_and_write, seek_and_read_on, seek_write_and_read_on, write_and_seek_on, read_seek_and_back,
+               read_write_and_back, write_nowait]  # fmt: skip
+
+
+@pytest.mark.parametrize("use", CONVERSIONS)
+def test_seeking_alone(name: str, start: Start, use: Callable[[shmlock.SeekLock], None]) -> None:
+    """Seeking, and every conversion, can be cut off at every store."""
+    lock = shmlock.SeekLock(name, max_participants=4)
+    write(lock)
+
+    stores = every_store(start, lambda _: use(shmlock.SeekLock(name)), lambda _: sound(lock))
+    assert stores >= 10
+    lock.close()
+
+
+@pytest.mark.parametrize("patient", [False, True], ids=["gives up", "waits"])
+def test_an_upgrade_that_waits(name: str, start: Start, patient: bool) -> None:
+    """Waiting for a reader, with a writer and a reader behind, can be cut off at every store."""
+    lock = shmlock.SeekLock(name, max_participants=4)
+
+    def behind(face: str) -> Callable[[Peer], None]:
+        def wait(peer: Peer) -> None:
+            ours = shmlock.SeekLock(name)
+            while peer.hear():
+                peer.say("ready")
+                assert getattr(ours, face).acquire(timeout=30)
+                peer.say("in")
+                getattr(ours, face).release()
+
+        return wait
+
+    others = [start(behind(face)) for face in ("writer", "reader")]
+    last, code = 0, -signal.SIGKILL
+    while code:
+        lock.reader.acquire()
+
+        def seek(_: Peer, last: int = last) -> None:
+            mortal(last)
+            with shmlock.SeekLock(name).seeker:
+                shmlock.SeekLock(name).seek_to_write(timeout=None if patient else 0.005)
+
+        mine = start(seek)
+        end = time.monotonic() + 30
+        while "waiting" not in repr(lock) and mine.alive():
+            assert time.monotonic() < end
+            time.sleep(0.0005)
+        for other in others:
+            other.say("again")
+            assert other.hear() == "ready"
+        lock.reader.release()
+        for other in others:
+            assert other.hear() == "in"
+        code = mine.join()
+        assert code in {0, -signal.SIGKILL}
+        last += 1
+    assert last > 15
+    for other in others:
+        other.say("")
+        assert other.join() == 0
+    sound(lock)
+    lock.close()
+
+
 @pytest.mark.parametrize("use", [read, write, write_and_read_on, write_and_close])
 def test_alone(name: str, start: Start, use: Callable[[shmlock.RWLock], None]) -> None:
     """Claiming a slot, reading, writing, downgrading and closing can be cut off at every store."""

@@ -15,7 +15,7 @@ import pytest
 
 import shmlock
 from shmlock._kernel import process
-from shmlock._segment.layout import ABANDONED, READS, WANT, WRITER
+from shmlock._segment.layout import ABANDONED, READS, SEEKER, WANT, WRITER
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -103,6 +103,92 @@ def test_a_lock_survives_exceptions_at_any_moment(
         if use == "first use":
             lock.close()
             lock = shmlock.RWLock(name)
+    with lock.write_lock(timeout=30):
+        assert not lock.writer.owner_died
+    lock.close()
+
+
+def seeking(name: str) -> Callable[[Peer], None]:
+    """A child that keeps the lock busy in all modes until it is killed."""
+
+    def churn(_: Peer) -> None:
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        lock = shmlock.SeekLock(name)
+        while True:
+            for face in (lock.writer, lock.reader, lock.seeker):
+                with face:
+                    pass
+
+    return churn
+
+
+def _seek(lock: shmlock.SeekLock) -> None:
+    with lock.seeker:
+        lock.seek_to_read()
+
+
+def _upgrade(lock: shmlock.SeekLock) -> None:
+    with lock.seeker, lock.upgraded(timeout=0.001):
+        pass
+
+
+def _from_read(lock: shmlock.SeekLock) -> None:
+    with lock.reader:
+        if lock.read_to_seek():
+            lock.seek_to_read()
+
+
+def _from_write(lock: shmlock.SeekLock) -> None:
+    with lock.writer:
+        lock.write_to_seek()
+        lock.seek_to_read()
+
+
+def _read_to_write(lock: shmlock.SeekLock) -> None:
+    with lock.reader:
+        if lock.read_to_write():
+            lock.write_to_read()
+
+
+CONVERSIONS = {
+    "seek": _seek,
+    "upgrade": _upgrade,
+    "from read": _from_read,
+    "from write": _from_write,
+    "read to write": _read_to_write,
+}
+
+
+@pytest.mark.parametrize("use", CONVERSIONS)
+def test_a_seek_lock_survives_exceptions_at_any_moment(
+    name: str, start: Start, interrupted: Callable[[Callable[[], None]], None], use: str
+) -> None:
+    """Every conversion, with another process in between: the hold ends with its `with`, whatever it was just then."""
+    lock = shmlock.SeekLock(name, max_participants=4)
+    process.identity()
+
+    start(seeking(name))
+    once = CONVERSIONS[use]
+    words = lock._words
+    left = 0
+    for _ in range(TIMES):
+        interrupted(lambda: once(lock))
+        me = lock._engine.me()
+        if me.number < 0:
+            continue
+        assert words[me.base + WANT] == 0
+        if words[me.base + ABANDONED]:
+            lock._engine.prepare()
+        holds = (words[WRITER] == me.number + 1, words[SEEKER] == me.number + 1, words[me.base + READS])
+        if any(holds):  # the window at the start of `__exit__`
+            left += 1
+            lock._engine.end("holding", vouch=False)
+            if holds[0] or holds[1]:
+                assert words[me.base + READS] == holds[2]
+            while words[me.base + READS]:
+                lock.reader.release()
+        assert "1 reading" not in repr(lock) or words[me.base + READS] == 0
+    assert left < TIMES / 10
     with lock.write_lock(timeout=30):
         assert not lock.writer.owner_died
     lock.close()

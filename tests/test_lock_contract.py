@@ -1,4 +1,4 @@
-"""RWLock as its users meet it: exclusion, fairness, time-outs, nesting, threads, forks, handles."""
+"""What RWLock promises, and SeekLock, too: exclusion, fairness, time-outs, nesting, threads, forks, handles."""
 
 from __future__ import annotations
 
@@ -33,10 +33,17 @@ def waiting(lock: shmlock.RWLock, number: int) -> Callable[[], bool]:
     return lambda: f"{number} waiting" in repr(lock)
 
 
+@pytest.fixture(params=[shmlock.RWLock, shmlock.SeekLock])
+def kind(request: pytest.FixtureRequest) -> type[shmlock.RWLock]:
+    """What holds for either."""
+    which: type[shmlock.RWLock] = request.param
+    return which
+
+
 @pytest.fixture
-def lock(name: str) -> Iterator[shmlock.RWLock]:
+def lock(name: str, kind: type[shmlock.RWLock]) -> Iterator[shmlock.RWLock]:
     """A fresh lock, closed at the end."""
-    with shmlock.RWLock(name, max_participants=16) as made:
+    with kind(name, max_participants=16) as made:
         yield made
 
 
@@ -46,14 +53,14 @@ def write_once(lock: shmlock.RWLock) -> None:
         pass
 
 
-def holder(name: str, mode: str) -> Callable[[Peer], None]:
+def holder(lock: shmlock.RWLock, mode: str) -> Callable[[Peer], None]:
     """A child that says when it is in, and leaves when it hears something."""
 
     def hold(peer: Peer) -> None:
-        lock = shmlock.RWLock(name)
+        ours = type(lock)(lock.name)
         peer.say("ready")
         peer.hear()
-        with getattr(lock, mode):
+        with getattr(ours, mode):
             peer.say("in")
             peer.hear()
         peer.say("out")
@@ -67,7 +74,7 @@ def holder(name: str, mode: str) -> Callable[[Peer], None]:
 
 def test_readers_share(lock: shmlock.RWLock, start: Start) -> None:
     """Readers in different processes are in at the same time."""
-    children = [start(holder(lock.name, "reader")) for _ in range(3)]
+    children = [start(holder(lock, "reader")) for _ in range(3)]
     for child in children:
         child.hear()
         child.say("go")
@@ -79,7 +86,7 @@ def test_readers_share(lock: shmlock.RWLock, start: Start) -> None:
 @pytest.mark.parametrize(("first", "second"), [("writer", "writer"), ("writer", "reader"), ("reader", "writer")])
 def test_a_writer_is_alone(lock: shmlock.RWLock, start: Start, first: str, second: str) -> None:
     """A writer keeps both sides out, and is kept out by both, until the holder has left."""
-    child = start(holder(lock.name, first))
+    child = start(holder(lock, first))
     child.hear()
     child.say("go")
     child.hear()
@@ -97,7 +104,7 @@ def test_a_writer_is_alone(lock: shmlock.RWLock, start: Start, first: str, secon
 def test_every_small_crowd_gets_through(lock: shmlock.RWLock, start: Start, readers: int, writers: int) -> None:
     """With 0 to 3 readers and 1 to 4 writers waiting behind a writer, everyone gets in once it leaves."""
     with lock.writer:
-        children = [start(holder(lock.name, mode)) for mode in ["reader"] * readers + ["writer"] * writers]
+        children = [start(holder(lock, mode)) for mode in ["reader"] * readers + ["writer"] * writers]
         for count, child in enumerate(children, 1):
             child.hear()
             child.say("go")
@@ -115,7 +122,7 @@ def test_the_data_stay_whole_under_a_crowd(lock: shmlock.RWLock, start: Start) -
 
     def work(peer: Peer) -> None:
         peer.hear()
-        ours = shmlock.RWLock(lock.name)
+        ours = type(lock)(lock.name)
 
         def turns() -> None:
             for turn in range(150):
@@ -146,7 +153,7 @@ def test_the_data_stay_whole_under_a_crowd(lock: shmlock.RWLock, start: Start) -
 
 def test_readers_that_overlap_do_not_starve_a_writer(lock: shmlock.RWLock, start: Start) -> None:
     """While a writer waits for a reader, a new reader waits, too; it enters after that one write phase."""
-    first, writer, second = (start(holder(lock.name, mode)) for mode in ("reader", "writer", "reader"))
+    first, writer, second = (start(holder(lock, mode)) for mode in ("reader", "writer", "reader"))
     for child in (first, writer, second):
         child.hear()
     first.say("go")
@@ -167,7 +174,7 @@ def test_readers_that_overlap_do_not_starve_a_writer(lock: shmlock.RWLock, start
 def test_writers_in_a_row_do_not_starve_a_reader(lock: shmlock.RWLock, start: Start) -> None:
     """Readers that wait while one writes enter, all of them, before the writer that waits, whoever came first."""
     with lock.writer:
-        writer, *readers = (start(holder(lock.name, mode)) for mode in ("writer", "reader", "reader"))
+        writer, *readers = (start(holder(lock, mode)) for mode in ("writer", "reader", "reader"))
         for count, child in enumerate((writer, *readers), 1):
             child.hear()
             child.say("go")
@@ -182,7 +189,7 @@ def test_writers_in_a_row_do_not_starve_a_reader(lock: shmlock.RWLock, start: St
 
 def test_a_nested_read_never_waits_behind_a_writer(lock: shmlock.RWLock, start: Start) -> None:
     """A thread that reads may read again although a writer waits; both leave before the writer enters."""
-    writer = start(holder(lock.name, "writer"))
+    writer = start(holder(lock, "writer"))
     writer.hear()
     with lock.reader:
         writer.say("go")
@@ -198,7 +205,7 @@ def test_a_nested_read_never_waits_behind_a_writer(lock: shmlock.RWLock, start: 
 
 def test_a_timeout_ends_the_wait_and_leaves_no_trace(lock: shmlock.RWLock, start: Start) -> None:
     """A wait that times out is neither early nor in the others' way; write_lock says it with LockTimeout."""
-    child = start(holder(lock.name, "reader"))
+    child = start(holder(lock, "reader"))
     child.hear()
     child.say("go")
     child.hear()
@@ -241,7 +248,7 @@ def test_bad_timeouts_are_refused(lock: shmlock.RWLock, timeout: float) -> None:
 
 def test_signals_during_a_timed_wait_change_nothing(lock: shmlock.RWLock, start: Start) -> None:
     """With a signal every 5 ms a wait of 0.3 s is neither shorter, nor twice as long, nor an error."""
-    child = start(holder(lock.name, "writer"))
+    child = start(holder(lock, "writer"))
     child.hear()
     child.say("go")
     child.hear()
@@ -262,13 +269,13 @@ def test_signals_during_a_timed_wait_change_nothing(lock: shmlock.RWLock, start:
 @pytest.mark.parametrize("mode", ["reader", "writer"])
 def test_a_waiter_leaves_on_a_signal_that_raises(lock: shmlock.RWLock, start: Start, mode: str) -> None:
     """Ctrl-C ends a wait at once, also behind a dead-locked holder, and leaves no ghost in the queue."""
-    child = start(holder(lock.name, "writer"))
+    child = start(holder(lock, "writer"))
     child.hear()
     child.say("go")
     child.hear()
 
     def interrupted(peer: Peer) -> None:
-        ours = shmlock.RWLock(lock.name)
+        ours = type(lock)(lock.name)
         try:
             peer.say("ready")
             getattr(ours, mode).acquire()
@@ -291,7 +298,7 @@ def test_a_waiter_leaves_on_a_signal_that_raises(lock: shmlock.RWLock, start: St
 
 def test_a_signal_handler_gets_an_error_and_no_deadlock(lock: shmlock.RWLock, start: Start) -> None:
     """A handler that asks for the lock that its own thread waits for raises WouldDeadlock; the wait goes on."""
-    child = start(holder(lock.name, "writer"))
+    child = start(holder(lock, "writer"))
     child.hear()
     child.say("go")
     child.hear()
@@ -334,7 +341,7 @@ def test_leaving_w_first_leaves_r(lock: shmlock.RWLock, start: Start) -> None:
     lock.writer.acquire()
     lock.reader.acquire()
     lock.writer.release()
-    child = start(holder(lock.name, "reader"))
+    child = start(holder(lock, "reader"))
     child.hear()
     child.say("go")
     assert child.hear() == "in"
@@ -342,7 +349,7 @@ def test_leaving_w_first_leaves_r(lock: shmlock.RWLock, start: Start) -> None:
     child.hear()
 
     def write(peer: Peer) -> None:
-        peer.say(shmlock.RWLock(lock.name).writer.acquire(timeout=0))
+        peer.say(type(lock)(lock.name).writer.acquire(timeout=0))
 
     assert start(write).hear() is False
     lock.reader.release()
@@ -381,7 +388,7 @@ def test_another_thread_can_not_release(lock: shmlock.RWLock, mode: str) -> None
 
 def test_threads_of_one_process_exclude_each_other_across_handles(lock: shmlock.RWLock) -> None:
     """Two handles of one name are one lock, also for the threads of one process."""
-    other = shmlock.RWLock(lock.name)
+    other = type(lock)(lock.name)
     got: list[bool] = []
     with lock.writer:
         thread = threading.Thread(target=lambda: got.append(other.writer.acquire(timeout=0)))
@@ -394,12 +401,12 @@ def test_threads_of_one_process_exclude_each_other_across_handles(lock: shmlock.
 
 def test_closing_one_handle_keeps_what_another_holds(lock: shmlock.RWLock, start: Start) -> None:
     """Holds are given up with the last handle of the process, not with any; then others get in."""
-    other = shmlock.RWLock(lock.name)
+    other = type(lock)(lock.name)
     lock.writer.acquire()
     other.close()
 
     def write(peer: Peer) -> None:
-        peer.say(shmlock.RWLock(lock.name).writer.acquire(timeout=0))
+        peer.say(type(lock)(lock.name).writer.acquire(timeout=0))
 
     assert start(write).hear() is False
     lock.close()
@@ -432,9 +439,9 @@ def test_every_use_after_close_is_an_error(lock: shmlock.RWLock) -> None:
     assert "closed" in repr(lock)
 
 
-def test_a_thread_that_ends_frees_its_slot(name: str) -> None:
+def test_a_thread_that_ends_frees_its_slot(name: str, kind: type[shmlock.RWLock]) -> None:
     """Far more threads than slots may use a lock one after the other."""
-    with shmlock.RWLock(name, max_participants=3) as lock:
+    with kind(name, max_participants=3) as lock:
         for _ in range(20):
             thread = threading.Thread(target=write_once, args=(lock,))
             thread.start()
@@ -452,9 +459,9 @@ def test_a_hold_of_an_ended_thread_is_evicted(lock: shmlock.RWLock) -> None:
         assert hold.owner_died
 
 
-def test_a_full_table_is_an_error_that_says_the_way_out(name: str) -> None:
+def test_a_full_table_is_an_error_that_says_the_way_out(name: str, kind: type[shmlock.RWLock]) -> None:
     """When all slots belong to the living, a further thread gets ParticipantsExhausted and can try again."""
-    with shmlock.RWLock(name, max_participants=1) as lock:
+    with kind(name, max_participants=1) as lock:
         caught: list[Exception] = []
 
         def attempt() -> None:
@@ -505,7 +512,7 @@ def test_a_fork_while_another_thread_is_inside_the_lock(lock: shmlock.RWLock, st
         while not done.is_set():
             with lock.writer:
                 pass
-            with shmlock.RWLock(lock.name).reader:
+            with type(lock)(lock.name).reader:
                 pass
 
     thread = threading.Thread(target=churn)
@@ -515,7 +522,7 @@ def test_a_fork_while_another_thread_is_inside_the_lock(lock: shmlock.RWLock, st
         def child(_: Peer) -> None:
             with lock.write_lock(timeout=30), lock.reader:
                 pass
-            with shmlock.RWLock(lock.name).read_lock(timeout=30):
+            with type(lock)(lock.name).read_lock(timeout=30):
                 pass
 
         for _ in range(30):
@@ -554,7 +561,7 @@ def test_a_name_that_was_unlinked_goes_on_and_says_so(lock: shmlock.RWLock, star
         waiter = start(child)
         waiter.hear()
         until(waiting(lock, 1))
-        with shmlock.RWLock(lock.name) as other:
+        with type(lock)(lock.name) as other:
             assert other.writer.acquire(timeout=0)
     assert waiter.hear() == "in"
 
@@ -613,9 +620,9 @@ def test_statistics_count_and_print(lock: shmlock.RWLock) -> None:
     assert pickle.loads(pickle.dumps(seen)) == seen
 
 
-def test_full_statistics_count_fast_reads(name: str) -> None:
+def test_full_statistics_count_fast_reads(name: str, kind: type[shmlock.RWLock]) -> None:
     """statistics="full" counts every read, and attaching with another setting is refused."""
-    with shmlock.RWLock(name, statistics="full") as lock:
+    with kind(name, statistics="full") as lock:
         for _ in range(3):
             with lock.reader:
                 pass
@@ -623,12 +630,12 @@ def test_full_statistics_count_fast_reads(name: str) -> None:
         assert (lock.statistics().read.locks, lock.statistics().read.unlocks) == (4, 3)
         lock.reader.release()
         with pytest.raises(shmlock.LayoutMismatch, match="statistics is 'full' in the segment and 'slow'"):
-            shmlock.RWLock(name, statistics="slow")
+            kind(name, statistics="slow")
 
 
 def test_waits_are_counted(lock: shmlock.RWLock, start: Start) -> None:
     """A wait is counted with its time, its longest and its place in the histogram."""
-    child = start(holder(lock.name, "writer"))
+    child = start(holder(lock, "writer"))
     child.hear()
     with lock.writer:
         child.say("go")
@@ -652,9 +659,9 @@ def test_waits_are_counted(lock: shmlock.RWLock, start: Start) -> None:
         {"statistics": "some"},
     ],
 )
-def test_bad_arguments_create_nothing(name: str, wrong: dict[str, Any]) -> None:
+def test_bad_arguments_create_nothing(name: str, kind: type[shmlock.RWLock], wrong: dict[str, Any]) -> None:
     """A bad argument is a ValueError that names it, and no segment is left behind."""
     with pytest.raises(ValueError, match=next(iter(wrong))):
-        shmlock.RWLock(name, **wrong)
+        kind(name, **wrong)
     with pytest.raises(shmlock.SegmentNotFound):
-        shmlock.RWLock(name, create=False)
+        kind(name, create=False)
