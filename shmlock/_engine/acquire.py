@@ -170,11 +170,11 @@ class Engine(Membership):
         words[me.base + SINCE] = began
         # Made after the want was stored: a granter that finds no semaphore has cleared the want already.
         bed = self._bed(me)
-        while words[want]:
+        while asked := words[want]:
             left = deadline.left()
             if not left:
                 return False
-            if not bed.wait(min(left, self._slice(words[want]))) and words[want]:
+            if not bed.wait(min(left, self._slice(asked))) and words[want]:
                 self._look(me, deadline)
         me.account.waited(mode, time.monotonic_ns() - began)
         return True

@@ -23,7 +23,10 @@ if TYPE_CHECKING:
 
 
 class _Latches(threading.local):
-    held = 0  # by this thread, in all segments
+    def __init__(self) -> None:
+        # The addresses of this thread's, in all segments. A set, for a count would not be right any more after an
+        # exception between a latch's call and its counting.
+        self.held: set[int] = set()
 
 
 _latches = _Latches()
@@ -31,7 +34,7 @@ _latches = _Latches()
 
 @in_child
 def _hold_nothing() -> None:
-    _latches.held = 0
+    _latches.held.clear()
 
 
 def claim(
@@ -50,9 +53,10 @@ def claim(
     what was taken.
     """
     words = segment.words
-    if _latches.held >= robust.MOST_PER_THREAD:
+    if len(_latches.held) >= robust.MOST_PER_THREAD:
         raise ParticipantsExhausted(
-            f"{segment.name}: this thread is in {_latches.held} segments, and the kernel would not see it die in more"
+            f"{segment.name}: this thread is in {len(_latches.held)} segments, "
+            "and the kernel would not see it die in more"
         )
     for number in range(limit):
         if words[slot(number) + IN_USE] and number < words[HIGH_WATER]:
@@ -85,21 +89,22 @@ def _identify(segment: Segment, number: int, identity: tuple[int, int, int, int]
 
 def _latch(segment: Segment, number: int) -> bool:
     address = segment.latch_address(number)
+    _latches.held.add(address)
     status = robust.trylock(address)
     if status == EOWNERDEAD:
         robust.consistent(address)
     if status not in {0, EOWNERDEAD}:
+        _latches.held.discard(address)
         return False
-    _latches.held += 1
     return True
 
 
 def unlatch(segment: Segment, number: int) -> bool:
     """Give the latch back; False (EPERM) if the calling thread does not hold it."""
-    if robust.unlock(segment.latch_address(number)):
-        return False
-    _latches.held -= 1
-    return True
+    address = segment.latch_address(number)
+    status = robust.unlock(address)
+    _latches.held.discard(address)
+    return not status
 
 
 def still_latched(segment: Segment, number: int) -> bool:

@@ -6,6 +6,7 @@ import dataclasses
 import os
 import threading
 from itertools import count
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -398,7 +399,7 @@ def test_newcomer_gives_up_in_time(name: str, start: Start) -> None:
 @pytest.fixture
 def few_latches(monkeypatch: pytest.MonkeyPatch) -> None:
     """Three more are allowed to this thread, whatever it has held before."""
-    monkeypatch.setattr(robust, "MOST_PER_THREAD", participants._latches.held + 3)
+    monkeypatch.setattr(robust, "MOST_PER_THREAD", len(participants._latches.held) + 3)
 
 
 @pytest.fixture
@@ -432,6 +433,27 @@ def test_too_many_segments(locks: list[shmlock.RWLock]) -> None:
     take_part(locks[3])
     with pytest.raises(ParticipantsExhausted):
         take_part(locks[4])
+
+
+def test_an_interrupted_claim_leaves_the_count_right(
+    locks: list[shmlock.RWLock], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An exception right after a latch was taken: it is given back before the next claim, and not counted twice."""
+    held = len(participants._latches.held)
+
+    def take_and_raise(address: int) -> int:
+        assert robust.trylock(address) == 0
+        raise InterruptedError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(participants, "robust", SimpleNamespace(**{**vars(robust), "trylock": take_and_raise}))
+        for _ in range(3):
+            with pytest.raises(InterruptedError):
+                take_part(locks[0])
+    take_part(locks[0])
+    assert len(participants._latches.held) == held + 1
+    locks[0].close()
+    assert len(participants._latches.held) == held
 
 
 @pytest.mark.usefixtures("few_latches")

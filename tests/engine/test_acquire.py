@@ -1,0 +1,51 @@
+"""The loop that waits, where it must not be misled."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import shmlock
+from shmlock._engine.modes import MODE_BITS, WRITE
+from shmlock._segment.layout import WANT
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture
+def lock(name: str) -> Iterator[shmlock.RWLock]:
+    """A fresh lock, closed at the end."""
+    with shmlock.RWLock(name) as made:
+        yield made
+
+
+def test_a_grant_that_comes_while_we_look_is_taken(lock: shmlock.RWLock) -> None:
+    """However late it comes before we lie down: nobody sleeps for less than no time, and the lock is ours."""
+    with lock.reader:
+        pass
+    engine = lock._engine
+    me = engine.me()
+    words, want = engine.words, me.base + WANT
+    naps: list[float] = []
+
+    class Granting:
+        """A deadline that is asked for when the want has just been seen."""
+
+        def left(self) -> float:
+            words[want] = 0
+            return 100.0
+
+    class Bed:
+        def wait(self, seconds: float) -> bool:
+            naps.append(seconds)
+            return False
+
+    bed: Any = Bed()
+    deadline: Any = Granting()
+    me.parker = bed
+    words[want] = 7 << MODE_BITS | WRITE
+    assert engine._wait(me, WRITE, deadline) is True
+    assert naps
+    assert min(naps) >= 0
