@@ -77,31 +77,47 @@ class Engine:
 
     # --- being a participant
 
-    def _slowly(
-        self, me: Participant, path: Callable[[Participant, *Ts], T], *args: *Ts, deadline: Deadline = FOREVER
-    ) -> T:
+    def _slowly(self, path: Callable[[Participant, *Ts], T], *args: *Ts, deadline: Deadline = FOREVER) -> T:
         """Run a slow path as this thread's participant, with the fast path forbidden meanwhile.
 
-        Raises WouldDeadlock in a signal handler or finalizer that interrupted a slow path of this very thread.
-        The `finally` makes no call, so that no handler can run in it.
+        Interrupted, it has nothing of what it asked for, or gave back. Raises WouldDeadlock in a signal handler or
+        finalizer that interrupted a slow path of this very thread.
+        This is the outermost frame that an exception can hit before a public method returns: CPython makes no check
+        between the return of one Python function and the return of its caller. The `finally` makes no call, so that
+        no handler can run in it.
         """
+        me = self.me()
         if me.busy:
             raise WouldDeadlock(
                 f"{self.segment.name}: this thread was interrupted in the middle of taking or leaving the same "
                 "lock; a signal handler can't use a lock that its own thread is busy with"
             )
-        me.busy = True
-        me.at = None
+        me.asked = 0
         try:
-            if me.number < 0:
-                self._claim(me, deadline)
-            elif self.words[me.base + ABANDONED]:
-                self.guard.run(Deadline.after(_GRACE), self.state.settle, me.number)
-            return path(me, *args)
-        finally:
-            me.busy = False
-            if me.number >= 0 and not self.words[me.base + ABANDONED]:
-                me.at = me.base + READS
+            me.busy = True
+            at, me.at = me.at, None
+            try:
+                if at is None:
+                    self._enable(me, deadline)
+                return path(me, *args)
+            finally:
+                me.busy = False
+                if me.number >= 0 and not self.words[me.base + ABANDONED]:
+                    me.at = me.base + READS
+        except BaseException:
+            if me.asked:
+                me.at = None
+                self.words[me.base + ABANDONED] = me.asked
+                with suppress(LockTimeout):
+                    self._slowly(_index_of_reads)  # settles it first
+            raise
+
+    def _enable(self, me: Participant, deadline: Deadline) -> None:
+        """See that this thread has a slot, and that nothing is left to be settled in it."""
+        if me.number < 0:
+            self._claim(me, deadline)
+        elif self.words[me.base + ABANDONED]:
+            self.guard.run(Deadline.after(_GRACE), self.state.settle, me.number)
 
     def me(self) -> Participant:
         """The calling thread, with or without a slot."""
@@ -116,7 +132,7 @@ class Engine:
 
         Raises LockTimeout when there is none to be had before the deadline.
         """
-        return self._slowly(self.me(), _index_of_reads, deadline=deadline)
+        return self._slowly(_index_of_reads, deadline=deadline)
 
     def _claim(self, me: Participant, deadline: Deadline) -> None:
         ours = [
@@ -209,7 +225,7 @@ class Engine:
     def acquire(self, mode: int, deadline: Deadline) -> bool:
         """S or W. Raises WouldDeadlock when the wait could only end by what this thread holds."""
         try:
-            return self._asking(self._acquire_exclusive, mode, deadline, deadline=deadline)
+            return self._slowly(self._acquire_exclusive, mode, deadline, deadline=deadline)
         except LockTimeout:  # not even a slot was to be had
             return False
 
@@ -219,35 +235,18 @@ class Engine:
         if self.words[WRITER] == me.number + 1:
             self.words[me.base + READS] = 1
             return True
-        return self._asking(self._acquire, READ, deadline)
+        return self._slowly(self._acquire, READ, deadline)
 
     def upgrade(self, deadline: Deadline) -> bool:
         """S to W: goes before all that waits, and waits for the other readers. False leaves S."""
-        return self._asking(self._upgrade, deadline)
-
-    def _asking(self, path: Callable[[Participant, *Ts], T], *args: *Ts, deadline: Deadline = FOREVER) -> T:
-        """Run a slow path that asks for something or gives it back: interrupted, it has neither.
-
-        This is the outermost frame that an exception can hit before a public method returns: CPython makes
-        no check between the return of one Python function and the return of its caller.
-        """
-        me = self.me()
-        me.asked = 0
-        try:
-            return self._slowly(me, path, *args, deadline=deadline)
-        except BaseException:
-            if me.asked:
-                self.words[me.base + ABANDONED] = me.asked
-                with suppress(LockTimeout):
-                    self._slowly(me, _index_of_reads)  # settles it first
-            raise
+        return self._slowly(self._upgrade, deadline)
 
     def update(self, prepare: Callable[[], None], commit: Callable[[], None]) -> None:
         """Run `prepare` as a seeker, beside the readers; then `commit` as a writer, alone; then leave.
 
         Interrupted anywhere, also by an exception of theirs, this thread holds nothing afterwards.
         """
-        self._asking(self._update, prepare, commit)
+        self._slowly(self._update, prepare, commit)
 
     def _update(self, me: Participant, prepare: Callable[[], None], commit: Callable[[], None]) -> None:
         self._acquire_exclusive(me, SEEK, FOREVER)
@@ -365,15 +364,15 @@ class Engine:
 
     def release_write(self, *, vouch: bool) -> None:
         """Raises NotHeld when this thread, in this process, does not write."""
-        self._asking(self._release, WRITE, self.state.release_write, vouch)
+        self._slowly(self._release, WRITE, self.state.release_write, vouch)
 
     def release_seek(self) -> None:
         """Raises NotHeld when this thread, in this process, does not seek."""
-        self._asking(self._release, SEEK, self.state.release_seek)
+        self._slowly(self._release, SEEK, self.state.release_seek)
 
     def write_to_seek(self) -> None:
         """W to S, without waiting."""
-        self._asking(self._release, WRITE, self.state.write_to_seek)
+        self._slowly(self._release, WRITE, self.state.write_to_seek)
 
     def _release(self, me: Participant, mode: int, action: Callable[[int, *Ts], None], *args: *Ts) -> None:
         if self.words[SEEKER if mode == SEEK else WRITER] != me.number + 1:
@@ -440,7 +439,7 @@ class Engine:
 
     def watch(self, changed: Callable[[], bool], deadline: Deadline) -> bool:
         """Sleep until `changed()`, woken by `wake_watchers`; False when the deadline came first."""
-        return self._slowly(self.me(), self._watch, changed, deadline)
+        return self._slowly(self._watch, changed, deadline)
 
     def _watch(self, me: Participant, changed: Callable[[], bool], deadline: Deadline) -> bool:
         bed = self._bed(me)

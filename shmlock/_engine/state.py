@@ -230,15 +230,18 @@ class State:
         words = self._words
         if words[WRITER]:
             return
+        wants = self.column(WANT)
+        if not any(wants):  # a reader that is asking without the guard just now is seen once the gate is open
+            words[OWED] = 0
+            self._flow(wants)
+            return
         if self._here is not None:
             self._here()  # our stores first: a reader may be storing its want without the guard (see bias)
-        wants = self.column(WANT)
-        waiting = any(wants)
+            wants = self.column(WANT)
         if words[OWED]:
-            if waiting:
-                self._admit(wants)
+            self._admit(wants)
             words[OWED] = 0
-        mode, number = next_turn(words[SEEKER], wants) if waiting else (READ, -1)
+        mode, number = next_turn(words[SEEKER], wants)
         if mode == READ:
             self._flow(wants)
         elif mode == SEEK:

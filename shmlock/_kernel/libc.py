@@ -85,7 +85,7 @@ class _Library:
         return function  # type: ignore[no-any-return]
 
     def untyped(self, name: str) -> Callable[..., int]:
-        """A function of its own that converts no arguments. Pass it ctypes objects: an int would be cut to 32 bits."""
+        """A function of its own that converts no arguments: it takes ctypes objects, and cuts an int to 32 bits."""
         return self._dll[name] if self._dll is not None else _absent(name)
 
 

@@ -15,7 +15,6 @@ Three obligations, and each call says which of them it meets:
 
 from __future__ import annotations
 
-import ctypes
 import errno
 from _thread import allocate_lock
 from typing import TYPE_CHECKING, Final
@@ -30,9 +29,9 @@ _QUERY: Final = 0
 _GLOBAL_EXPEDITED: Final = 1 << 1
 _REGISTER_GLOBAL_EXPEDITED: Final = 1 << 2
 
-_syscall = holding_gil.function(
-    "syscall", ctypes.c_long, ctypes.c_long, ctypes.c_long, ctypes.c_long, restype=ctypes.c_long
-)
+# Untyped saves half of the call (measured: 0.42 instead of 0.99 us on 3.11, 0.64 instead of 1.65 on 3.13). ctypes then
+# passes ints of 32 bits, sign-extended: all that the number and the arguments of this system call need.
+_syscall = holding_gil.untyped("syscall")
 
 
 def _call(command: int) -> int:

@@ -30,6 +30,22 @@ inline admit() {
 inline load_wants() {
   k = 0; do :: k < N -> seen[k] = want[k]; k++ :: else break od
 }
+/* A writer's first look: no fence comes before it, so that it may miss any reader. What was asked under the guard, it
+ * sees. A reader has made its fence before it decides. */
+inline glance() {
+  k = 0; busy = 0;
+  do
+  :: k < N ->
+    if
+    :: want[k] == W -> busy = 1
+    :: want[k] == R -> busy = 1
+    :: want[k] == R && !fenced -> skip
+    :: want[k] == 0 -> skip
+    fi;
+    k++
+  :: else -> break
+  od
+}
 inline load_reads() {
   k = 0; busy = 0; do :: k < N -> if :: reads[k] -> busy = 1 :: else fi; k++ :: else break od
 }
@@ -37,12 +53,10 @@ inline decide() {
   if
   :: writer -> skip
   :: else ->
-    load_wants();
-    if :: owed -> admit(); owed = 0 :: else fi;
-    head = N; k = 0;
-    do :: k < N -> if :: seen[k] == W && head == N -> head = k :: else fi; k++ :: else break od;
+    glance();
     if
-    :: head == N ->
+    :: !busy ->
+      owed = 0;
       if
       :: gate -> gate = 0;
 #ifndef NOAGAIN
@@ -52,9 +66,26 @@ inline decide() {
       fi;
       admit()
     :: else ->
-      gate = 1;
-      load_reads();
-      if :: !busy -> writer = head + 1; owed = 1; want[head] = 0 :: else fi
+      busy = 0;
+      load_wants();
+      if :: owed -> admit(); owed = 0 :: else fi;
+      head = N; k = 0;
+      do :: k < N -> if :: seen[k] == W && head == N -> head = k :: else fi; k++ :: else break od;
+      if
+      :: head == N ->
+        if
+        :: gate -> gate = 0;
+#ifndef NOAGAIN
+          load_wants()
+#endif
+        :: else
+        fi;
+        admit()
+      :: else ->
+        gate = 1;
+        load_reads();
+        if :: !busy -> writer = head + 1; owed = 1; want[head] = 0 :: else fi
+      fi
     fi
   fi;
   k = 0; head = 0; busy = 0;
@@ -71,7 +102,7 @@ inline others_decide() {
   k = 0; busy = 0
 }
 proctype Reader(byte i) {
-  byte k, head, busy, it, seen[N]; bit relies;
+  byte k, head, busy, it, seen[N]; bit relies, fenced = 1;
   do
   :: it < ITER -> it++;
     reads[i] = 1;
@@ -106,7 +137,7 @@ proctype Reader(byte i) {
   od
 }
 proctype Writer(byte i) {
-  byte k, head, busy, it, seen[N]; bit granted;
+  byte k, head, busy, it, seen[N]; bit granted, fenced;
   do
   :: it < ITER -> it++;
     under_guard(); want[i] = W; decide(); guard = 0;
