@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final, NoReturn, TypeVar, TypeVarTuple
 from shmlock._engine import modes
 from shmlock._engine.bias import Here
 from shmlock._engine.guard import Guard
-from shmlock._engine.modes import MODE_BITS, READ, SEEK, UPGRADE, WRITE
+from shmlock._engine.modes import MODE_BITS, MODE_MASK, QUEUES, READ, SEEK, UPGRADE, WRITE
 from shmlock._engine.participant import Participant
 from shmlock._engine.recovery import Recovery
 from shmlock._engine.state import State
@@ -74,6 +74,8 @@ class Engine:
         self.recovery = Recovery(segment, self.state)
         self._posts: dict[int, Callable[[], None]] = {}
         self._participants: dict[int, Participant] = {}
+        # Told under the guard of each participant that leaves of its own accord, before its slot is free.
+        self.parting: Callable[[int], None] | None = None
 
     # --- being a participant
 
@@ -196,6 +198,8 @@ class Engine:
         """Under the guard. A latch can only be given back by the thread that holds it."""
         for mine in leaving:
             mine.present = False
+            if self.parting is not None:
+                self.parting(mine.number)
             self.state.clear(mine.number, died=False)
             self.state.depart(mine.number)
             if mine.is_caller():
@@ -256,6 +260,64 @@ class Engine:
         self.guard.run(FOREVER, self.state.release_upgraded, me.number)
         me.account.unlocked(WRITE)
         me.account.unlocked(SEEK)
+
+    def change(self, commit: Callable[[], T]) -> T:
+        """Run `commit` as a writer, alone. Interrupted anywhere, this thread holds nothing afterwards."""
+        return self._slowly(self._change, commit)
+
+    def _change(self, me: Participant, commit: Callable[[], T]) -> T:
+        self._acquire_exclusive(me, WRITE, FOREVER)
+        result = commit()
+        self.guard.run(FOREVER, self.state.release_write, me.number, True)
+        me.account.unlocked(WRITE)
+        return result
+
+    def seek(self, walk: Callable[[], bool], commit: Callable[[], None]) -> None:
+        """R to S; then, as long as `walk` finds something, as a seeker, `commit` it as a writer, alone; then leave.
+
+        If somebody else seeks, or is in the queue for it, do nothing and keep the R: seekers never wait for each
+        other. If only writers are in the queue, wait for our turn, or nobody would get to seek while they come and
+        come; and those that have come meanwhile have theirs after each commit.
+        Interrupted anywhere, this thread seeks and writes no more, and may have the R or not.
+        """
+        self._slowly(self._seek, walk, commit)
+
+    def _seek(self, me: Participant, walk: Callable[[], bool], commit: Callable[[], None]) -> None:
+        words = self.words
+        me.asked = 1 << SEEK | 1 << UPGRADE
+        if not self.guard.run(FOREVER, self._turn_to_seek, me.number):
+            return
+        if words[me.base + WANT]:
+            self._wait(me, SEEK, FOREVER)
+        me.account.locked(SEEK)
+        words[SEEKER_SINCE] = time.monotonic_ns()
+        while walk():
+            self._acquire(me, UPGRADE, FOREVER)
+            commit()
+            self.guard.run(FOREVER, self.state.write_to_seek, me.number)
+            me.account.unlocked(WRITE)
+            if any(want & QUEUES for want in self.state.column(WANT)):
+                self.guard.run(FOREVER, self.state.release_seek, me.number)
+                me.account.unlocked(SEEK)
+                self._acquire(me, SEEK, FOREVER)
+        self.guard.run(FOREVER, self.state.release_seek, me.number)
+        me.account.unlocked(SEEK)
+
+    def _turn_to_seek(self, number: int) -> bool:
+        """Under the guard: R to S, at once or by a want that writers are ahead of; False when others seek.
+
+        Also when this thread reads outside: in a signal handler that it runs, what it looks at must not change.
+        """
+        words, state = self.words, self.state
+        if words[slot(number) + READS] > 1:
+            return False
+        if state.try_read_to_seek(number):
+            return True
+        if words[SEEKER] or any(want & MODE_MASK == SEEK for want in state.column(WANT)):
+            return False
+        words[slot(number) + READS] -= 1
+        state.ask(number, SEEK)
+        return True
 
     def _acquire_exclusive(self, me: Participant, mode: int, deadline: Deadline) -> bool:
         words = self.words
