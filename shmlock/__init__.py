@@ -6,6 +6,7 @@
     _engine     how waiting works: who is next (pure) | the readers' fast path | sleeping | recovery
     locks       Mutex, RWLock
     config      SharedConfig
+    timers      TimerQueue
     gunicorn    hooks for gunicorn.conf.py
     updater     python -m shmlock.updater
 
@@ -35,6 +36,7 @@ from shmlock.errors import (
     WouldDeadlock,
 )
 from shmlock.locks import Mutex, RWLock
+from shmlock.timers import TimerQueue
 
 __version__ = "0.1.0"
 
@@ -58,6 +60,7 @@ __all__ = [
     "SharedConfig",
     "ShmlockError",
     "Snapshot",
+    "TimerQueue",
     "UnsupportedPlatform",
     "WouldDeadlock",
     "unlink",
