@@ -603,14 +603,20 @@ def test_a_later_owner_of_the_slot_is_told_from_the_dead(timers: shmlock.TimerQu
 
 def test_a_later_owner_may_be_the_one_to_whom_it_comes(timers: shmlock.TimerQueue, start: Start) -> None:
     """Its first call does not acknowledge the dead one's batch, but hands it out."""
+
+    def collect(peer: Peer) -> None:
+        ours = shmlock.TimerQueue(timers.name)
+        assert ours.next_expiry() in {None, 0}
+        assert ours._engine.me().number == 0
+        peer.say(ours.wake_expired())
+        peer.hear()
+
     timers.schedule(1, 0)
     timers._engine.leave()
-    first = start(in_hand(timers))
-    assert first.hear() == [1]
-    first.kill()
-    second = start(in_hand(timers))
-    assert second.hear() == [1]
-    second.kill()
+    for _ in range(3):
+        child = start(collect)
+        assert child.hear() == [1]
+        child.kill()
     assert collected(timers, 1) == [1]
 
 
@@ -740,33 +746,46 @@ def test_another_kind_is_refused(timers: shmlock.TimerQueue) -> None:
         shmlock.RWLock(timers.name)
 
 
-def test_a_signal_handler_in_the_middle(timers: shmlock.TimerQueue) -> None:
-    """One that collects while its own thread does gets [], and takes nothing from it."""
+@pytest.fixture
+def handled(timers: shmlock.TimerQueue) -> Iterator[list[list[int]]]:
+    """What a handler of SIGUSR1 got that collects."""
+    seen: list[list[int]] = []
+    before = signal.signal(signal.SIGUSR1, lambda *_: seen.append(timers.wake_expired()))
+    yield seen
+    signal.signal(signal.SIGUSR1, before)
+
+
+def test_a_signal_handler_that_interrupts_a_collection(
+    timers: shmlock.TimerQueue, monkeypatch: pytest.MonkeyPatch, handled: list[list[int]]
+) -> None:
+    """It gets [] when it collects, and does not acknowledge what its own thread has not seen yet."""
     for timer_id in range(100):
         timers.schedule(timer_id, timer_id)
-    seen = []
-    entering = timers._table.coming_up
+    timers.wake_expired(-1)
+    collect, coming_up = timers._collect, timers._table.coming_up
 
-    def interrupt(*arguments: Any) -> list[int]:
+    def interrupted_before_and_after(*arguments: Any) -> None:
         os.kill(os.getpid(), signal.SIGUSR1)
-        return entering(*arguments)
+        collect(*arguments)
+        os.kill(os.getpid(), signal.SIGUSR1)
 
-    before = signal.signal(signal.SIGUSR1, lambda *_: seen.append(timers.wake_expired()))
-    try:
-        timers._table = Interrupting(timers._table, interrupt)  # type: ignore[assignment]
-        assert timers.wake_expired() == [*range(100)]
-    finally:
-        signal.signal(signal.SIGUSR1, before)
-    assert seen
-    assert set(map(tuple, seen)) == {()}
+    def interrupted(_: Any, *arguments: int) -> list[int]:
+        os.kill(os.getpid(), signal.SIGUSR1)
+        return coming_up(*arguments)
+
+    monkeypatch.setattr(timers, "_collect", interrupted_before_and_after)
+    monkeypatch.setattr(type(timers._table), "coming_up", interrupted)
+    assert timers.wake_expired() == [*range(100)]
+    assert handled == [[]] * 6
+    assert timers._batches.any()
 
 
-class Interrupting:
-    """A timetable of which one call does something else first."""
-
-    def __init__(self, table: Any, coming_up: Callable[..., list[int]]) -> None:
-        self._table = table
-        self.coming_up = coming_up
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._table, name)
+def test_a_signal_handler_that_interrupts_a_look(timers: shmlock.TimerQueue, handled: list[list[int]]) -> None:
+    """What its own thread is looking at is not changed under its eyes: nothing comes, and a change is an error."""
+    timers.schedule(1, 0)
+    timers._read(os.kill, os.getpid(), signal.SIGUSR1)
+    assert handled == [[]]
+    with pytest.raises(shmlock.WouldDeadlock, match=timers.name):
+        timers._read(timers.schedule, 1, -1)
+    assert timers._depth() == 0
+    assert timers.wake_expired() == [1]
