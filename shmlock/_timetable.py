@@ -34,7 +34,7 @@ _CONTROL: Final = Record(
     # free (derived): the first of the chain of free entries below `used`, plus one.
     "dirty size used free",
 )
-_DIRTY: Final = _CONTROL["dirty"]
+DIRTY: Final = _CONTROL["dirty"]
 _SIZE: Final = _CONTROL["size"]
 _USED: Final = _CONTROL["used"]
 _FREE: Final = _CONTROL["free"]
@@ -82,7 +82,7 @@ class Timetable:
     @property
     def dirty(self) -> bool:
         """Whether a change was cut off: then only `change` may be called."""
-        return self._words[_DIRTY] != 0
+        return self._words[DIRTY] != 0
 
     def __len__(self) -> int:
         return self._words[_SIZE]
@@ -172,11 +172,11 @@ class Timetable:
     def change(self, action: Callable[[*Ts], T], *args: *Ts) -> T:
         """Mend if need be, and run an action on the table. Cut off anywhere, the table can be mended."""
         words = self._words
-        if words[_DIRTY]:
+        if words[DIRTY]:
             self.mend()
-        words[_DIRTY] = 1
+        words[DIRTY] = 1
         result = action(*args)
-        words[_DIRTY] = 0
+        words[DIRTY] = 0
         return result
 
     def schedule(self, ident: int, expires: int, held: Container[int]) -> bool:
@@ -255,7 +255,7 @@ class Timetable:
     def mend(self) -> None:
         """Derive everything from the entries' ids, times and states. Idempotent; may be cut off anywhere."""
         words = self._words
-        words[_DIRTY] = 1
+        words[DIRTY] = 1
         words[_FREE] = 0
         for at in range(self._index, self._index + self._mask + 1):
             if words[at]:
@@ -271,7 +271,7 @@ class Timetable:
         for place, (expires, entry) in enumerate(placed):
             self._store(place, expires, entry)
         words[_SIZE] = len(placed)
-        words[_DIRTY] = 0
+        words[DIRTY] = 0
 
     # --- entries
 

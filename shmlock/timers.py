@@ -32,7 +32,7 @@ from shmlock._kernel.deadline import FOREVER
 from shmlock._segment.header import Kind
 from shmlock._segment.layout import READS, SEEKER
 from shmlock._segment.words import WORD
-from shmlock._timetable import Timetable
+from shmlock._timetable import DIRTY, Timetable
 from shmlock.errors import QueueFull
 
 if TYPE_CHECKING:
@@ -107,10 +107,10 @@ class TimerQueue(Handle):
         self._engine: Engine = engine_of(self._segment)
         self._words = self._engine.words
         header = self._segment.header
-        payload = self._segment.payload.cast("Q")
+        self._payload = self._segment.payload.cast("Q")
         middle = Timetable.words_for(header.capacity)
-        self._table = Timetable(payload[:middle], header.capacity)
-        self._batches = Batches(payload[middle:], self._words)
+        self._table = Timetable(self._payload[:middle], header.capacity)
+        self._batches = Batches(self._payload[middle:], self._words)
         self._reader = Reader(self._engine)
         self._engine.parting = self._batches.acknowledge
         self._calls = _Calls()
@@ -177,7 +177,7 @@ class TimerQueue(Handle):
 
     def __len__(self) -> int:
         """How many timers are to come."""
-        return self._read(self._table.__len__)
+        return self._read(len, self._table)
 
     @property
     def capacity(self) -> int:
@@ -195,7 +195,7 @@ class TimerQueue(Handle):
         Cost when nothing is due: a read lock and some loads.
         """
         clock = time.monotonic_ns()
-        now = self._moment(clock if now_ns is None else now_ns, "now_ns")
+        now = clock + _SIGN if now_ns is None else self._moment(now_ns, "now_ns")
         most = self.capacity if limit is None else self._number(limit, "limit")
         if most < 1:
             raise ValueError(f"{self._name}: limit must be None or from 1 up, not {limit!r}")
@@ -210,7 +210,9 @@ class TimerQueue(Handle):
             if clock >= self._patrol_at:
                 self._patrol(clock)
             if not self._words[SEEKER]:
-                self._under_read(self._collect, now, most, found)
+                self._read(self._collect, now, most, found)
+            if not found:
+                return []
             found.sort()
             return [ident - ((ident & _SIGN) << 1) for _, ident in found]
         except BaseException:
@@ -261,42 +263,32 @@ class TimerQueue(Handle):
 
     # --- under the lock
 
-    def _read(self, look: Callable[[*Ts], T], *args: *Ts) -> T:
-        """Look under R."""
-        return self._under_read(look, *args)
-
     def _change(self, action: Callable[[*Ts], T], *args: *Ts) -> T:
         """Change the timetable under W."""
         return self._engine.change(functools.partial(self._table.change, action, *args))
 
-    def _under_read(self, look: Callable[[*Ts], T], *args: *Ts) -> T:
+    def _read(self, look: Callable[[*Ts], T], *args: *Ts) -> T:
         """Run `look`, which may give the R away, under R, and never leave the R behind.
 
         As `with self._reader:`, which an exception at the very start of `__exit__` leaves to the thread: nobody could
         release this one.
         """
-        depth = self._depth()
+        words, me = self._words, self._engine.me()
+        depth = words[me.base + READS] if me.number >= 0 else 0  # more in a signal handler in the middle of a look
         try:
             try:
                 self._reader.__enter__()
-                if not self._table.dirty:
+                if not self._payload[DIRTY]:
                     return look(*args)
             finally:
-                self._leave_read(depth)
+                if me.number >= 0 and words[me.base + READS] > depth:
+                    self._reader.release()
         except BaseException:
-            self._leave_read(depth)
+            if me.number >= 0 and words[me.base + READS] > depth:
+                self._reader.release()
             raise
         self._change(_nothing)  # which mends
-        return self._under_read(look, *args)
-
-    def _depth(self) -> int:
-        """How often this thread reads: more than 0 in a signal handler that it runs in the middle of a look."""
-        me = self._engine.me()
-        return self._words[me.base + READS] if me.number >= 0 else 0
-
-    def _leave_read(self, depth: int) -> None:
-        if self._depth() > depth:
-            self._reader.release()
+        return self._read(look, *args)
 
     # --- arguments: in words, times with a bias that keeps their order
 
@@ -323,7 +315,7 @@ class TimerQueue(Handle):
 
     def _shut(self, closed: Any) -> None:
         super()._shut(closed)
-        self._words = self._table = self._batches = self._reader = closed
+        self._words = self._payload = self._table = self._batches = self._reader = closed
 
     def _describe(self) -> str:
         count = len(self)

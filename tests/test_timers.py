@@ -20,7 +20,7 @@ import shmlock
 from shmlock._engine.handle import _handles
 from shmlock._engine.modes import SEEK, WRITE
 from shmlock._kernel.deadline import FOREVER
-from shmlock._segment.layout import BATCH, OWNER_DIED, SEEKER, SEQUENCE, slot
+from shmlock._segment.layout import BATCH, OWNER_DIED, READS, SEEKER, SEQUENCE, slot
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -336,7 +336,7 @@ def test_readers_look_under_the_lock_and_lose_the_try(timers: shmlock.TimerQueue
         found: list[tuple[int, int]] = []
         timers._collect(FAR + 2**63, 10, found)
         assert found == []
-        assert timers._depth() == 1
+        assert timers._words[timers._engine.me().base + READS] == 1
     child.kill()
     assert collected(timers, 1) == [1]
     assert not engine.words[SEEKER]
@@ -787,5 +787,5 @@ def test_a_signal_handler_that_interrupts_a_look(timers: shmlock.TimerQueue, han
     assert handled == [[]]
     with pytest.raises(shmlock.WouldDeadlock, match=timers.name):
         timers._read(timers.schedule, 1, -1)
-    assert timers._depth() == 0
+    assert timers._words[timers._engine.me().base + READS] == 0
     assert timers.wake_expired() == [1]
