@@ -351,7 +351,7 @@ def test_writers_that_queue_do_not_keep_a_collector_away(timers: shmlock.TimerQu
         peer.say("ready")
         for timer_id in (101, 102):
             peer.hear()
-            ours.schedule(timer_id, 0)
+            ours._change(ours._table.schedule, timer_id, 0, ours._batches)  # as schedule does, without the look first
             peer.say("done")
 
     def waits() -> None:
@@ -371,7 +371,7 @@ def test_writers_that_queue_do_not_keep_a_collector_away(timers: shmlock.TimerQu
         waits()
 
         def walk() -> bool:
-            there = [timer_id for timer_id in (101, 102) if timers._table.expires(timer_id) is not None]
+            there = [timer_id for timer_id in (101, 102) if timers._table.find(timer_id) >= 0]
             order.append(f"walk, with {there}")
             return len(order) < 4
 
