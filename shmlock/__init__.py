@@ -4,7 +4,8 @@
     _kernel     what Linux gives: robust mutexes, membarrier, semaphores, names in /dev/shm
     _segment    what the bytes mean: words, header, slots
     _engine     how waiting works: who is next (pure) | the readers' fast path | sleeping | recovery
-    locks       Mutex, RWLock
+    _faces      what `with` takes, and what is done about a writer that was killed inside
+    locks       RWLock, SeekLock, Mutex
     config      SharedConfig
     timers      TimerQueue
     gunicorn    hooks for gunicorn.conf.py
@@ -35,7 +36,7 @@ from shmlock.errors import (
     UnsupportedPlatform,
     WouldDeadlock,
 )
-from shmlock.locks import Mutex, RWLock
+from shmlock.locks import Mutex, RWLock, SeekLock
 from shmlock.timers import TimerQueue
 
 __version__ = "0.1.0"
@@ -55,6 +56,7 @@ __all__ = [
     "PayloadTooLarge",
     "QueueFull",
     "RWLock",
+    "SeekLock",
     "SegmentCorrupt",
     "SegmentNotFound",
     "SharedConfig",

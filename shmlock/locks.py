@@ -1,27 +1,26 @@
 """The locks: a thin face on the engine.
 
     RWLock    reader | writer                    fair to both sides
+    SeekLock  reader | seeker | writer           the same, and a mode to look around in before one writes
     Mutex     one at a time, robust              the kernel's own order
 
-Which one? State that is read far more than written: RWLock. A critical section that always writes: Mutex,
-which costs a fifth of RWLock's writer, but is not fair.
+Which one? State that is read far more than written: RWLock. A search that ends in a change, while others read on:
+SeekLock. A critical section that always writes: Mutex, which costs a fifth of RWLock's writer, but is not fair.
 """
 
 from __future__ import annotations
 
-import inspect
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Literal, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Self, TypeVar
 
 from shmlock._engine.acquire import engine_of
 from shmlock._engine.bias import Reader
 from shmlock._engine.handle import Handle
-from shmlock._engine.modes import WRITE
 from shmlock._engine.mutual import mutual_exclusion_of
 from shmlock._engine.stats import FULL, LockStatistics, read_statistics
+from shmlock._faces import CarefulReader, Policy, Seeker, Timed, Upgrade, Writer, check_policy
 from shmlock._kernel.deadline import FOREVER, Deadline
 from shmlock._segment.header import Kind
-from shmlock._segment.layout import ACCOUNT, ACCOUNT_AT, OWNER_DIED, READS, SEQUENCE, WRITER
-from shmlock.errors import LockTimeout, OwnerDied
+from shmlock._segment.layout import OWNER_DIED, SEQUENCE, WRITER
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,166 +31,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _OPTIMISTIC_TRIES: Final = 8
-_READ_LOCKS: Final = ACCOUNT_AT - READS + ACCOUNT["read_locks"]
-_READ_UNLOCKS: Final = ACCOUNT_AT - READS + ACCOUNT["read_unlocks"]
-
-
-class Writer:
-    """`with lock.writer as hold:`, the same object for every use and every thread."""
-
-    __slots__ = ("_engine", "_policy", "_words")
-
-    def __init__(self, engine: Engine, policy: _Policy) -> None:
-        self._engine = engine
-        self._policy = policy
-        self._words = engine.words
-
-    @property
-    def owner_died(self) -> bool:
-        """Whether a writer was killed inside, and none has left cleanly since."""
-        return self._words[OWNER_DIED] != 0
-
-    def __enter__(self) -> Self:
-        self._engine.acquire(WRITE, FOREVER)
-        if self._words[OWNER_DIED]:
-            self._policy.writing()
-        return self
-
-    def __exit__(self, kind: object, value: object, traceback: object) -> None:
-        try:
-            self._engine.release_write(vouch=kind is None)
-        except BaseException:
-            if self._engine.holds(WRITER):  # interrupted before it began
-                self._engine.release_write(vouch=False)
-            raise
-
-    def acquire(self, blocking: bool = True, timeout: float | None = None) -> bool:
-        """Write, alone. True when held.
-
-        `timeout` in seconds: None waits for ever, 0 (or `blocking=False`) waits for no holder.
-        Raises WouldDeadlock when this thread holds the lock already, in whatever way; ValueError for a
-        negative or NaN timeout; OwnerDied with `on_owner_died="raise"`.
-        """
-        held = self._engine.acquire(WRITE, Deadline.after(timeout, blocking=blocking))
-        if held and self._words[OWNER_DIED]:
-            self._policy.writing()
-        return held
-
-    def release(self) -> None:
-        """Leave, vouching for the data. Raises NotHeld when this thread, in this process, does not write."""
-        self.__exit__(None, None, None)
-
-
-class _CarefulReader(Reader):
-    """A Reader that looks at the owner-died word, too, or counts (statistics="full"): what the fast one can't."""
-
-    __slots__ = ("_counts", "_policy")
-
-    def __init__(self, engine: Engine, policy: _Policy, *, counts: bool) -> None:
-        super().__init__(engine)
-        self._policy = policy
-        self._counts = counts
-
-    def __enter__(self) -> Self:
-        super().__enter__()
-        self._entered()
-        return self
-
-    def acquire(self, blocking: bool = True, timeout: float | None = None) -> bool:
-        held = super().acquire(blocking, timeout)
-        if held:
-            self._entered()
-        return held
-
-    def _entered(self) -> None:
-        words = self._words
-        at = self._here.me.at
-        if words[OWNER_DIED] and words[at] == 1 and not self._engine.holds(WRITER):
-            self._policy.reading(self)
-        if self._counts:
-            words[at + _READ_LOCKS] += 1
-
-    def __exit__(self, kind: object, value: object, traceback: object) -> None:
-        super().__exit__(kind, value, traceback)
-        if self._counts:
-            self._words[self._here.me.at + _READ_UNLOCKS] += 1
-
-
-class _Policy:
-    """What this handle does when a writer was killed inside."""
-
-    def __init__(self, lock: RWLock, on_owner_died: Any) -> None:
-        self.chosen = on_owner_died
-        self._engine = lock._engine  # noqa: SLF001  the policy is a part of the lock
-        self._lock = lock
-        self._takes_lock = callable(on_owner_died) and _takes_argument(on_owner_died)
-
-    def writing(self) -> None:
-        """W was just acquired. Gives it up again if it raises."""
-        try:
-            if self.chosen == "raise":
-                raise OwnerDied(
-                    f"{self._lock.name}: a writer was killed inside; mend the data, then call mark_consistent()"
-                )
-            if callable(self.chosen):
-                self.chosen(self._lock) if self._takes_lock else self.chosen()
-                self._engine.vouch()
-        except BaseException:
-            self._engine.release_write(vouch=False)
-            raise
-
-    def reading(self, reader: Reader) -> None:
-        """R was just acquired. Gives it up again if it raises."""
-        if self.chosen == "raise":
-            reader.release()
-            raise OwnerDied(f"{self._lock.name}: a writer was killed inside, and nobody has mended the data")
-        if callable(self.chosen):
-            reader.release()
-            with self._lock.writer:  # where the callable runs
-                reader.__enter__()  # leaving W first leaves R: nobody gets in between
-
-
-def _check_policy(on_owner_died: object) -> None:
-    if on_owner_died not in {"flag", "raise"} and not callable(on_owner_died):
-        raise ValueError(f'on_owner_died must be "flag", "raise" or a callable, not {on_owner_died!r}')
-
-
-def _takes_argument(function: Callable[..., object]) -> bool:
-    try:
-        inspect.signature(function).bind(None)
-    except TypeError:
-        return False
-    except ValueError:  # a builtin without a signature
-        return True
-    return True
-
-
-class _Face(Protocol):
-    def acquire(self, blocking: bool = True, timeout: float | None = None) -> bool: ...
-    def release(self) -> None: ...
-
-
-F = TypeVar("F", bound=_Face)
-
-
-class _Timed(Generic[F]):
-    """`with lock.read_lock(timeout=...)`."""
-
-    __slots__ = ("_doing", "_face", "_timeout")
-
-    def __init__(self, face: F, timeout: float | None, doing: str) -> None:
-        Deadline.after(timeout)  # a bad timeout is told where it is written
-        self._face = face
-        self._timeout = timeout
-        self._doing = doing
-
-    def __enter__(self) -> F:
-        if not self._face.acquire(timeout=self._timeout):
-            raise LockTimeout(f"{self._doing} was not to be had within {self._timeout} s")
-        return self._face
-
-    def __exit__(self, kind: object, value: object, traceback: object) -> None:
-        self._face.release()
 
 
 class RWLock(Handle):
@@ -240,7 +79,7 @@ class RWLock(Handle):
     ) -> None:
         if statistics not in {None, "slow", "full"}:
             raise ValueError(f'statistics must be "slow" or "full", not {statistics!r}')
-        _check_policy(on_owner_died)  # before anything is created
+        check_policy(on_owner_died)  # before anything is created
         super().__init__(
             name,
             create=create,
@@ -253,20 +92,19 @@ class RWLock(Handle):
         )
         self._engine: Engine = engine_of(self._segment)
         self._words = self._engine.words
-        policy = _Policy(self, on_owner_died)
-        self._on_owner_died = on_owner_died
+        self._policy = policy = Policy(self, self._engine, on_owner_died)
         counts = bool(self._segment.header.option & FULL)
         plain = on_owner_died == "flag" and not counts
-        self.reader = Reader(self._engine) if plain else _CarefulReader(self._engine, policy, counts=counts)
+        self.reader = Reader(self._engine) if plain else CarefulReader(self._engine, policy, counts=counts)
         self.writer = Writer(self._engine, policy)
 
-    def read_lock(self, timeout: float | None = None) -> _Timed[Reader]:
+    def read_lock(self, timeout: float | None = None) -> Timed[Reader]:
         """`with lock.read_lock(timeout=0.5):`; raises LockTimeout when it is not to be had in time."""
-        return _Timed(self.reader, timeout, f"{self._name}: the read lock")
+        return Timed(self.reader, timeout, f"{self._name}: the read lock")
 
-    def write_lock(self, timeout: float | None = None) -> _Timed[Writer]:
+    def write_lock(self, timeout: float | None = None) -> Timed[Writer]:
         """`with lock.write_lock(timeout=0.5):`; raises LockTimeout when it is not to be had in time."""
-        return _Timed(self.writer, timeout, f"{self._name}: the write lock")
+        return Timed(self.writer, timeout, f"{self._name}: the write lock")
 
     def optimistic_stamp(self) -> int:
         """A stamp to `validate` after reading, or 0 while somebody writes. Cost: one load."""
@@ -309,15 +147,124 @@ class RWLock(Handle):
     def _shut(self, closed: Any) -> None:
         super()._shut(closed)
         self._words = closed
-        for face in (self.reader, self.writer):
+        for face in self._faces():
             face._engine = face._words = closed  # noqa: SLF001  the faces are parts of the lock
         self.reader._here = closed  # noqa: SLF001  as above
 
+    def _faces(self) -> list[Any]:
+        return [self.reader, self.writer]
+
     def _arguments(self) -> dict[str, Any]:
-        return super()._arguments() | {"on_owner_died": self._on_owner_died}
+        return super()._arguments() | {"on_owner_died": self._policy.chosen}
 
     def _describe(self) -> str:
         return self._engine.describe()
+
+
+class SeekLock(RWLock):
+    """An RWLock with a third mode: seek, which goes together with reading, alone among seekers, and can become write.
+
+    Whoever may have to change something looks for it as a seeker: readers go on, nobody else changes anything
+    meanwhile, and what was found still holds when the seek has become a write. (After Willy Tarreau's progressive
+    locks, plock, and HAProxy's use of them.)
+
+    >>> import shmlock
+    >>> queue = shmlock.SeekLock("docs.seeklock")
+    >>> with queue.seeker:           # beside all readers
+    ...     with queue.upgraded():   # alone; then a seek again
+    ...         pass
+    >>> with queue.reader:
+    ...     queue.read_to_seek()     # at once or not at all; then this is a seek
+    True
+    >>> queue.unlink()
+
+    Every hold ends with its `with`, whatever it has become in it. Arguments as for `RWLock`.
+    """
+
+    _kind: ClassVar[Kind] = Kind.SeekLock
+
+    seeker: Seeker
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        create: bool = True,
+        mode: int = 0o600,
+        owner: tuple[int, int] | None = None,
+        max_participants: int | None = None,
+        on_owner_died: Literal["flag", "raise"] | Callable[[Any], object] | Callable[[], object] = "flag",
+        statistics: Literal["slow", "full"] | None = None,
+    ) -> None:
+        super().__init__(
+            name,
+            create=create,
+            mode=mode,
+            owner=owner,
+            max_participants=max_participants,
+            on_owner_died=on_owner_died,
+            statistics=statistics,
+        )
+        self.seeker = Seeker(self._engine, self._policy)
+
+    def seek_lock(self, timeout: float | None = None) -> Timed[Seeker]:
+        """`with lock.seek_lock(timeout=0.5):`; raises LockTimeout when it is not to be had in time."""
+        return Timed(self.seeker, timeout, f"{self._name}: the seek lock")
+
+    def upgraded(self, timeout: float | None = None) -> Upgrade:
+        """`with lock.upgraded():` within a seek: write, and seek again at the end.
+
+        `timeout` in seconds, for the other readers to leave. Raises LockTimeout, and then the seek is still held;
+        NotHeld when this thread does not seek.
+        """
+        return Upgrade(self._engine, self._policy, self._name, timeout)
+
+    def read_to_seek(self) -> bool:
+        """R to S, at once or not at all: False, with R still held, if anybody seeks, writes or waits to.
+
+        It never waits, for two readers that did would wait for each other. A nested read gives up its innermost R.
+        Raises NotHeld when this thread does not read.
+        """
+        converted = self._engine.read_to_seek()
+        if converted and self._words[OWNER_DIED]:
+            self._policy.seeking()
+        return converted
+
+    def read_to_write(self) -> bool:
+        """R to W, at once or not at all: False, with R still held, if anybody else holds the lock or waits for it.
+
+        Raises NotHeld when this thread does not read; OwnerDied, with R still held, as acquiring W does.
+        """
+        converted = self._engine.read_to_write()
+        if converted and self._words[OWNER_DIED]:
+            self._policy.writing(lambda: self._engine.write_to_read(vouch=False))
+        return converted
+
+    def seek_to_write(self, timeout: float | None = None) -> bool:
+        """S to W: before all that wait, once the other readers have left. False, with S still held, if not in time.
+
+        `timeout` in seconds: None waits for ever, 0 waits for no reader. Raises NotHeld when this thread does not
+        seek; OwnerDied, with S still held, as acquiring W does.
+        """
+        converted = self._engine.upgrade(Deadline.after(timeout))
+        if converted and self._words[OWNER_DIED]:
+            self._policy.writing()
+        return converted
+
+    def write_to_seek(self) -> None:
+        """W to S, vouching for the data. Never waits. Raises NotHeld when this thread does not write."""
+        self._engine.write_to_seek(vouch=True)
+
+    def write_to_read(self) -> None:
+        """W to R, vouching for the data; nobody writes in between. Never waits. Raises NotHeld, likewise."""
+        self._engine.write_to_read(vouch=True)
+
+    def seek_to_read(self) -> None:
+        """S to R. Never waits. Raises NotHeld when this thread does not seek, or has upgraded to a write."""
+        self._engine.seek_to_read()
+
+    def _faces(self) -> list[Any]:
+        return [*super()._faces(), self.seeker]
 
 
 class Mutex(Handle):

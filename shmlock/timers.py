@@ -282,10 +282,10 @@ class TimerQueue(Handle):
                     return look(*args)
             finally:
                 if me.number >= 0 and words[me.base + READS] > depth:
-                    self._reader.release()
+                    self._reader.__exit__(None, None, None)
         except BaseException:
             if me.number >= 0 and words[me.base + READS] > depth:
-                self._reader.release()
+                self._reader.__exit__(None, None, None)
             raise
         self._change(_nothing)  # which mends
         return self._read(look, *args)

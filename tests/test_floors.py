@@ -22,6 +22,7 @@ FLOORS: list[set[str]] = [
     {"_kernel"},
     {"_segment"},
     {"_engine"},
+    {"_faces"},
     {"locks"},
     {"_values", "_timetable", "_batches"},
     {"config", "metrics", "timers"},

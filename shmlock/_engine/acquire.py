@@ -1,39 +1,30 @@
 """The loop: ask under the guard, sleep in slices until the want is gone, look for the dead, give up in time.
 
-An asynchronous exception may come at any call or backward jump here. Nothing it interrupts may leave a ghost:
-whoever is interrupted on the way in marks what it asked for as abandoned, in its own slot and with a plain
-store, and then carries that out under the guard. If even that is interrupted, or the guard is not to be had,
-the mark stays, and the next one to look under the guard carries it out.
+Also what ends a hold, or turns it into another. Whatever is asked for or given up is noted in `Participant.asked` just
+before: should an exception come, `Membership._slowly` sees to it that this thread has none of it.
 """
 
 from __future__ import annotations
 
 import atexit
-import functools
 import os
-import sys
 import time
 from bisect import bisect_left
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final, NoReturn, TypeVar, TypeVarTuple
+from typing import TYPE_CHECKING, Final, TypeVar, TypeVarTuple
 
 from shmlock._engine import modes
-from shmlock._engine.bias import Here
-from shmlock._engine.guard import Guard
+from shmlock._engine.membership import GRACE, Membership
 from shmlock._engine.modes import MODE_BITS, MODE_MASK, QUEUES, READ, SEEK, UPGRADE, WRITE
-from shmlock._engine.participant import Participant
-from shmlock._engine.recovery import Recovery
-from shmlock._engine.state import State
-from shmlock._kernel import parker, process
-from shmlock._kernel.deadline import FOREVER, Deadline
+from shmlock._kernel import parker
+from shmlock._kernel.deadline import FOREVER, NOW, Deadline
 from shmlock._kernel.forks import in_child
-from shmlock._kernel.membarrier import Fences, fence_here
-from shmlock._segment import participants
+from shmlock._kernel.membarrier import fence_here
+from shmlock._segment.header import Kind
 from shmlock._segment.layout import (
     ABANDONED,
     GATE,
     GATE_CLOSED,
-    HIGH_WATER,
     PID,
     READS,
     SEEKER,
@@ -45,12 +36,12 @@ from shmlock._segment.layout import (
     WRITER_SINCE,
     slot,
 )
-from shmlock.errors import LockTimeout, NotHeld, ParticipantsExhausted, WouldDeadlock
+from shmlock.errors import LockTimeout, NotHeld, WouldDeadlock
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from shmlock._engine.recovery import Death
+    from shmlock._engine.participant import Participant
     from shmlock._segment.segment import Segment
 
 Ts = TypeVarTuple("Ts")
@@ -58,171 +49,14 @@ T = TypeVar("T")
 
 _HEAD_SLICE: Final = 0.010  # seconds; how long a dead holder stays unnoticed, at most
 _LONGEST_SLICE: Final = 0.100
-_GRACE: Final = 0.25  # seconds for the guard when the time asked for is over; then others settle it
 
 
-class Engine:
-    """One segment's lock in one process, shared by all handles and threads."""
+class Engine(Membership):
+    """Acquiring and giving back, by the threads of this process, in one segment; shared by all handles."""
 
     def __init__(self, segment: Segment) -> None:
-        self.segment = segment
-        self.words = segment.words
-        self.here = Here()
-        fences = Fences(fast=segment.header.fast)
-        self.state = State(segment.words, fences, fast=segment.header.fast)
-        self.guard = Guard(segment, self.state, self._post)
-        self.recovery = Recovery(segment, self.state)
-        self._posts: dict[int, Callable[[], None]] = {}
-        self._participants: dict[int, Participant] = {}
-        # Told under the guard of each participant that leaves of its own accord, before its slot is free.
-        self.parting: Callable[[int], None] | None = None
-
-    # --- being a participant
-
-    def _slowly(self, path: Callable[[Participant, *Ts], T], *args: *Ts, deadline: Deadline = FOREVER) -> T:
-        """Run a slow path as this thread's participant, with the fast path forbidden meanwhile.
-
-        Interrupted, it has nothing of what it asked for, or gave back. Raises WouldDeadlock in a signal handler or
-        finalizer that interrupted a slow path of this very thread.
-        This is the outermost frame that an exception can hit before a public method returns: CPython makes no check
-        between the return of one Python function and the return of its caller. The `finally` makes no call, so that
-        no handler can run in it.
-        """
-        me = self.me()
-        if me.busy:
-            raise WouldDeadlock(
-                f"{self.segment.name}: this thread was interrupted in the middle of taking or leaving the same "
-                "lock; a signal handler can't use a lock that its own thread is busy with"
-            )
-        me.asked = 0
-        try:
-            me.busy = True
-            at, me.at = me.at, None
-            try:
-                if at is None:
-                    self._enable(me, deadline)
-                return path(me, *args)
-            finally:
-                me.busy = False
-                if me.number >= 0 and not self.words[me.base + ABANDONED]:
-                    me.at = me.base + READS
-        except BaseException:
-            if me.asked:
-                me.at = None
-                self.words[me.base + ABANDONED] = me.asked
-                with suppress(LockTimeout):
-                    self._slowly(_index_of_reads)  # settles it first
-            raise
-
-    def _enable(self, me: Participant, deadline: Deadline) -> None:
-        """See that this thread has a slot, and that nothing is left to be settled in it."""
-        if me.number < 0:
-            self._claim(me, deadline)
-        elif self.words[me.base + ABANDONED]:
-            self.guard.run(Deadline.after(_GRACE), self.state.settle, me.number)
-
-    def me(self) -> Participant:
-        """The calling thread, with or without a slot."""
-        try:
-            return self.here.me
-        except AttributeError:
-            me = self.here.me = Participant()
-            return me
-
-    def prepare(self, deadline: Deadline = FOREVER) -> int:
-        """See that the calling thread has a slot and may take the fast path: the index of its reads word.
-
-        Raises LockTimeout when there is none to be had before the deadline.
-        """
-        return self._slowly(_index_of_reads, deadline=deadline)
-
-    def _claim(self, me: Participant, deadline: Deadline) -> None:
-        ours = [
-            mine.number
-            for mine in self._participants.values()
-            if not mine.present and mine.is_caller() and participants.still_latched(self.segment, mine.number)
-        ]
-        deaths = self.guard.run(deadline, self._claim_slot, me, process.identity(), ours)
-        self.here.leaver = _Leaver(self, me)
-        self.recovery.report(deaths)
-
-    def _claim_slot(self, me: Participant, identity: tuple[int, int, int, int], ours: list[int]) -> list[Death]:
-        """Under the guard: a free slot; else one of the dead's; else a new one at the end of the table."""
-        segment = self.segment
-        deaths: list[Death] = []
-        if me.claiming >= 0:  # the last attempt was interrupted
-            participants.abort(segment, me.claiming)
-        claim = functools.partial(participants.claim, segment, identity, ours=ours, trying=me.trying)
-        number = claim(limit=self.words[HIGH_WATER])
-        if number is None:
-            deaths = self.recovery.sweep()
-            number = claim(limit=segment.header.participants)
-        if number is None:
-            raise ParticipantsExhausted(
-                f"{segment.name}: all {segment.header.participants} slots belong to threads that live; "
-                "create it with a larger max_participants, or share it among fewer threads"
-            )
-        self._participants[number] = me
-        me.claimed(number, self.words)
-        return deaths
-
-    def depart(self, me: Participant) -> None:
-        """The calling thread ends: free its slot. A hold that it leaves behind is for the others to evict."""
-        words = self.words
-        holds = words[me.base + READS] or words[me.base + WANT] or me.number + 1 in {words[WRITER], words[SEEKER]}
-        if me.is_caller() and me.present and not holds and not me.busy:
-            self._aside(me, self._give_up, [me])
-
-    def leave(self) -> None:
-        """Give up all that this process's threads hold here, and their slots."""
-        pid = os.getpid()
-        leaving = [
-            mine for mine in self._participants.values() if mine.pid == pid and mine.present and mine.number >= 0
-        ]
-        self._aside(self.me(), self._give_up, leaving)
-        self.here = Here()
-
-    def _aside(self, me: Participant, action: Callable[[*Ts], T], *args: *Ts, deadline: Deadline = FOREVER) -> T:
-        """Run an action under the guard for which the calling thread needs no slot."""
-        if me.busy:
-            self.prepare()  # which says why not
-        at, me.at = me.at, None
-        me.busy = True
-        try:
-            return self.guard.run(deadline, action, *args)
-        finally:
-            me.busy = False
-            me.at = at if me.present else None
-
-    def _give_up(self, leaving: list[Participant]) -> None:
-        """Under the guard. A latch can only be given back by the thread that holds it."""
-        for mine in leaving:
-            mine.present = False
-            if self.parting is not None:
-                self.parting(mine.number)
-            self.state.clear(mine.number, died=False)
-            self.state.depart(mine.number)
-            if mine.is_caller():
-                self._participants.pop(mine.number, None)
-                participants.unlatch(self.segment, mine.number)
-        self.state.decide()
-
-    def forget(self) -> None:
-        """In a forked child: nothing of the parent's is ours."""
-        self.here.__dict__.clear()
-        self._participants.clear()
-
-    def reap(self, deadline: Deadline) -> list[Death]:
-        """Evict the dead now, instead of when somebody waits for them."""
-        deaths = self._aside(self.me(), self.recovery.sweep, deadline=deadline)
-        self.recovery.report(deaths)
-        return deaths
-
-    def _post(self, number: int) -> None:
-        post = self._posts.get(number) or parker.opened(self.segment.semaphore(number))
-        if post is not None:
-            self._posts[number] = post
-            post()
+        super().__init__(segment)
+        self._converts = segment.header.kind in {Kind.SeekLock, Kind.TimerQueue}
 
     # --- asking
 
@@ -241,10 +75,6 @@ class Engine:
             return True
         return self._slowly(self._acquire, READ, deadline)
 
-    def upgrade(self, deadline: Deadline) -> bool:
-        """S to W: goes before all that waits, and waits for the other readers. False leaves S."""
-        return self._slowly(self._upgrade, deadline)
-
     def update(self, prepare: Callable[[], None], commit: Callable[[], None]) -> None:
         """Run `prepare` as a seeker, beside the readers; then `commit` as a writer, alone; then leave.
 
@@ -257,9 +87,7 @@ class Engine:
         prepare()
         self._acquire(me, UPGRADE, FOREVER)
         commit()
-        self.guard.run(FOREVER, self.state.release_upgraded, me.number)
-        me.account.unlocked(WRITE)
-        me.account.unlocked(SEEK)
+        self._end_write(me, True, True)
 
     def change(self, commit: Callable[[], T]) -> T:
         """Run `commit` as a writer, alone. Interrupted anywhere, this thread holds nothing afterwards."""
@@ -268,8 +96,7 @@ class Engine:
     def _change(self, me: Participant, commit: Callable[[], T]) -> T:
         self._acquire_exclusive(me, WRITE, FOREVER)
         result = commit()
-        self.guard.run(FOREVER, self.state.release_write, me.number, True)
-        me.account.unlocked(WRITE)
+        self._end_write(me, False, True)
         return result
 
     def seek(self, walk: Callable[[], bool], commit: Callable[[], None]) -> None:
@@ -283,25 +110,21 @@ class Engine:
         self._slowly(self._seek, walk, commit)
 
     def _seek(self, me: Participant, walk: Callable[[], bool], commit: Callable[[], None]) -> None:
-        words = self.words
-        me.asked = 1 << SEEK | 1 << UPGRADE
+        me.asked = 1 << SEEK
         if not self.guard.run(FOREVER, self._turn_to_seek, me.number):
             return
-        if words[me.base + WANT]:
+        if self.words[me.base + WANT]:
             self._wait(me, SEEK, FOREVER)
-        me.account.locked(SEEK)
-        words[SEEKER_SINCE] = time.monotonic_ns()
+        self._granted(me, SEEK)
         while walk():
             self._acquire(me, UPGRADE, FOREVER)
             commit()
-            self.guard.run(FOREVER, self.state.write_to_seek, me.number)
+            self.guard.run(FOREVER, self.state.write_to_seek, me.number, True)
             me.account.unlocked(WRITE)
             if any(want & QUEUES for want in self.state.column(WANT)):
-                self.guard.run(FOREVER, self.state.release_seek, me.number)
-                me.account.unlocked(SEEK)
+                self._end_seek(me)
                 self._acquire(me, SEEK, FOREVER)
-        self.guard.run(FOREVER, self.state.release_seek, me.number)
-        me.account.unlocked(SEEK)
+        self._end_seek(me)
 
     def _turn_to_seek(self, number: int) -> bool:
         """Under the guard: R to S, at once or by a want that writers are ahead of; False when others seek.
@@ -309,30 +132,51 @@ class Engine:
         Also when this thread reads outside: in a signal handler that it runs, what it looks at must not change.
         """
         words, state = self.words, self.state
-        if words[slot(number) + READS] > 1:
+        reads = slot(number) + READS
+        if words[reads] > 1:
             return False
-        if state.try_read_to_seek(number):
+        if state.try_seek(number):
+            words[reads] -= 1
             return True
         if words[SEEKER] or any(want & MODE_MASK == SEEK for want in state.column(WANT)):
             return False
-        words[slot(number) + READS] -= 1
+        words[reads] -= 1
         state.ask(number, SEEK)
         return True
 
     def _acquire_exclusive(self, me: Participant, mode: int, deadline: Deadline) -> bool:
-        words = self.words
-        reads, seeks, writes = words[me.base + READS], words[SEEKER] == me.number + 1, words[WRITER] == me.number + 1
-        if reads or seeks or writes:
-            conflict = modes.conflict(mode, reads=reads > 0, seeks=seeks, writes=writes)
-            raise WouldDeadlock(f"{self.segment.name}: {conflict}")
+        self._refuse(me, mode, reads=self.words[me.base + READS] > 0)
         return self._acquire(me, mode, deadline)
 
-    def _upgrade(self, me: Participant, deadline: Deadline) -> bool:
-        if self.words[SEEKER] != me.number + 1:
-            raise self._not_held(modes.DOING[SEEK])
-        if self.words[WRITER] == me.number + 1:
-            raise WouldDeadlock(f"{self.segment.name}: {modes.conflict(WRITE, reads=False, seeks=True, writes=True)}")
-        return self._acquire(me, UPGRADE, deadline)
+    def _refuse(self, me: Participant, mode: int, *, reads: bool) -> None:
+        """Raise WouldDeadlock when this thread holds what it would wait for."""
+        words = self.words
+        seeks, writes = words[SEEKER] == me.number + 1, words[WRITER] == me.number + 1
+        if reads or seeks or writes:
+            raise WouldDeadlock(f"{self.segment.name}: {modes.conflict(mode, reads=reads, seeks=seeks, writes=writes)}")
+
+    def try_write(self) -> bool:
+        """W, if it is to be had without anybody's waiting: not even the gate is closed for it while a reader is in."""
+        return self._slowly(self._try_write)
+
+    def _try_write(self, me: Participant) -> bool:
+        self._refuse(me, WRITE, reads=self.words[me.base + READS] > 0)
+        return self._try(me, WRITE, self.state.try_write)
+
+    def _try(self, me: Participant, mode: int, attempt: Callable[[int], bool]) -> bool:
+        me.asked = 1 << mode
+        try:
+            granted = self.guard.run(NOW, attempt, me.number)
+        except LockTimeout:  # a process that was stopped in the middle of a change
+            granted = False
+        if granted:
+            self._granted(me, mode)
+        return granted
+
+    def _granted(self, me: Participant, mode: int) -> None:
+        me.account.locked(mode)
+        if mode != READ:
+            self.words[SEEKER_SINCE if mode == SEEK else WRITER_SINCE] = time.monotonic_ns()
 
     def _acquire(self, me: Participant, mode: int, deadline: Deadline) -> bool:
         words = self.words
@@ -347,9 +191,7 @@ class Engine:
         if not granted and words[want]:
             granted = self._withdraw(me, mode)
         if granted:
-            me.account.locked(mode)
-            if mode != READ:
-                words[SEEKER_SINCE if mode == SEEK else WRITER_SINCE] = time.monotonic_ns()
+            self._granted(me, mode)
         else:
             me.account.timed_out()
         return granted
@@ -417,31 +259,150 @@ class Engine:
     def _withdraw(self, me: Participant, mode: int) -> bool:
         """The time is over. True when the grant came first."""
         try:
-            return self.guard.run(Deadline.after(_GRACE), self.state.withdraw, me.number)
+            return self.guard.run(Deadline.after(GRACE), self.state.withdraw, me.number)
         except LockTimeout:
             self.words[me.base + ABANDONED] = 1 << mode
             return False
 
+    # --- converting
+
+    def read_to_seek(self) -> bool:
+        """R to S, at once or not at all. False leaves R, and so does an exception."""
+        return self._slowly(self._convert_read, SEEK, self.state.try_seek)
+
+    def read_to_write(self) -> bool:
+        """R to W, at once or not at all. False leaves R, and so does an exception."""
+        return self._slowly(self._convert_read, WRITE, self.state.try_write)
+
+    def _convert_read(self, me: Participant, mode: int, attempt: Callable[[int], bool]) -> bool:
+        reads = me.base + READS
+        if not self.words[reads]:
+            raise self._not_held(modes.DOING[READ])
+        self._refuse(me, mode, reads=False)
+        if not self._try(me, mode, attempt):
+            return False
+        me.account.unlocked(READ)
+        self.words[reads] -= 1  # goes last, so that whoever is interrupted on the way has R, and nothing else
+        return True
+
+    def upgrade(self, deadline: Deadline) -> bool:
+        """S to W: goes before all that waits, and waits for the other readers. False leaves S."""
+        return self._slowly(self._upgrade, deadline)
+
+    def _upgrade(self, me: Participant, deadline: Deadline) -> bool:
+        if self.words[SEEKER] != me.number + 1:
+            raise self._not_held(modes.DOING[SEEK])
+        if self.words[WRITER] == me.number + 1:
+            raise WouldDeadlock(f"{self.segment.name}: {modes.conflict(WRITE, reads=False, seeks=True, writes=True)}")
+        return self._acquire(me, UPGRADE, deadline)
+
+    def write_to_seek(self, *, vouch: bool) -> None:
+        """W to S, without waiting. Interrupted, a W that was an S before is that S again; another one is gone."""
+        self._slowly(self._write_to_seek, vouch)
+
+    def _write_to_seek(self, me: Participant, vouch: bool) -> None:
+        upgraded = self._check_writes(me)
+        me.asked = 1 << WRITE if upgraded else 1 << WRITE | 1 << SEEK
+        self.guard.run(FOREVER, self.state.write_to_seek, me.number, vouch)
+        me.account.unlocked(WRITE)
+        if not upgraded:
+            self._granted(me, SEEK)
+
+    def write_to_read(self, *, vouch: bool) -> None:
+        """W, and the S that it may come from, to R, without waiting. Interrupted, it is W still or R already."""
+        self._slowly(self._write_to_read, vouch)
+
+    def _write_to_read(self, me: Participant, vouch: bool) -> None:
+        upgraded = self._check_writes(me)
+        self.words[me.base + READS] += 1  # before the gate can open, and before anything is given up
+        self._end_write(me, upgraded, vouch)
+        me.account.locked(READ)
+
+    def seek_to_read(self) -> None:
+        """S to R, without waiting. Interrupted, it is S still or R already."""
+        self._slowly(self._seek_to_read)
+
+    def _seek_to_read(self, me: Participant) -> None:
+        self._check_seeks(me)
+        self.words[me.base + READS] += 1
+        self._end_seek(me)
+        me.account.locked(READ)
+
     # --- giving back
 
     def release_write(self, *, vouch: bool) -> None:
-        """Raises NotHeld when this thread, in this process, does not write."""
-        self._slowly(self._release, WRITE, self.state.release_write, vouch)
+        """To S, if W was an S before. Raises NotHeld when this thread, in this process, does not write."""
+        self._slowly(self._release_write, vouch)
+
+    def _release_write(self, me: Participant, vouch: bool) -> None:
+        self._check_writes(me)
+        me.asked = 1 << WRITE
+        self.guard.run(FOREVER, self.state.release_write, vouch)
+        me.account.unlocked(WRITE)
+
+    def end_write(self, *, vouch: bool) -> None:
+        """W, and the S that it may come from. Raises NotHeld when this thread, in this process, does not write."""
+        self._slowly(self._end_any_write, vouch)
+
+    def _end_any_write(self, me: Participant, vouch: bool) -> None:
+        self._end_write(me, self._check_writes(me), vouch)
 
     def release_seek(self) -> None:
-        """Raises NotHeld when this thread, in this process, does not seek."""
-        self._slowly(self._release, SEEK, self.state.release_seek)
+        """Raises NotHeld when this thread, in this process, does not seek, or has upgraded."""
+        self._slowly(self._release_seek)
 
-    def write_to_seek(self) -> None:
-        """W to S, without waiting."""
-        self._slowly(self._release, WRITE, self.state.write_to_seek)
+    def _release_seek(self, me: Participant) -> None:
+        self._check_seeks(me)
+        self._end_seek(me)
 
-    def _release(self, me: Participant, mode: int, action: Callable[[int, *Ts], None], *args: *Ts) -> None:
-        if self.words[SEEKER if mode == SEEK else WRITER] != me.number + 1:
-            raise self._not_held(modes.DOING[mode])
-        me.asked = 1 << mode
-        self.guard.run(FOREVER, action, me.number, *args)
-        me.account.unlocked(mode)
+    def release_all(self, doing: str, *, vouch: bool) -> None:
+        """The end of a `with` that does not find its hold: give up what a seek lock's conversions have made of it.
+
+        Raises NotHeld if that is nothing; but not in place of an exception that is on its way (then `vouch` is False).
+        """
+        if not self._converts or self.me().number < 0:
+            self._check_idle()
+            raise self._not_held(doing)
+        self._slowly(self._release_all, doing, vouch)
+
+    def _release_all(self, me: Participant, doing: str, vouch: bool) -> None:
+        words = self.words
+        reads = me.base + READS
+        if words[WRITER] == me.number + 1:
+            self._end_write(me, words[SEEKER] == me.number + 1, vouch)
+        elif words[SEEKER] == me.number + 1:
+            self._end_seek(me)
+        elif words[reads]:
+            words[reads] -= 1
+            me.account.unlocked(READ)
+            if not self._others_decide():
+                self.guard.run(FOREVER, self.state.decide)
+        elif vouch:
+            raise self._not_held(doing)
+
+    def _end_write(self, me: Participant, upgraded: bool, vouch: bool) -> None:
+        me.asked = 1 << WRITE | upgraded << SEEK
+        self.guard.run(FOREVER, self.state.release_upgraded, me.number, vouch)
+        me.account.unlocked(WRITE)
+        if upgraded:
+            me.account.unlocked(SEEK)
+
+    def _end_seek(self, me: Participant) -> None:
+        me.asked = 1 << SEEK
+        self.guard.run(FOREVER, self.state.release_seek)
+        me.account.unlocked(SEEK)
+
+    def _check_writes(self, me: Participant) -> bool:
+        """Whether W was an S before. Raises NotHeld when this thread does not write."""
+        if self.words[WRITER] != me.number + 1:
+            raise self._not_held(modes.DOING[WRITE])
+        return self.words[SEEKER] == me.number + 1
+
+    def _check_seeks(self, me: Participant) -> None:
+        if self.words[SEEKER] != me.number + 1:
+            raise self._not_held(modes.DOING[SEEK])
+        if self.words[WRITER] == me.number + 1:
+            raise NotHeld(f"{self.segment.name}: this thread has upgraded its seek to a write: write_to_seek() first")
 
     def left_read(self) -> None:
         """A reader has left and found the gate closed: a writer may have counted it."""
@@ -465,11 +426,12 @@ class Engine:
             reads[seeker - 1] = 0  # it does not wait for itself when it upgrades
         return any(reads)
 
-    def refuse_release(self, doing: str) -> NoReturn:
-        """Say why there is nothing to release: the fast path is not allowed now, or there is no hold."""
-        if self.me().busy:
-            self.prepare()  # which says so
-        raise self._not_held(doing)
+    def check_reads(self) -> None:
+        """Raises NotHeld when this thread, in this process, does not read."""
+        self._check_idle()
+        me = self.me()
+        if me.number < 0 or not self.words[me.base + READS]:
+            raise self._not_held(modes.DOING[READ])
 
     def _not_held(self, doing: str) -> NotHeld:
         return NotHeld(f"{self.segment.name}: this thread of process {os.getpid()} is not {doing}")
@@ -521,25 +483,6 @@ class Engine:
     def wake_watchers(self) -> None:
         """Have all that `watch` look again."""
         self._aside(self.me(), self.state.wake_watchers)
-
-
-def _index_of_reads(me: Participant) -> int:
-    return me.base + READS
-
-
-class _Leaver:
-    """Collected with the thread that it belongs to, whose slot it frees. Silent: nobody could be told."""
-
-    __slots__ = ("_engine", "_me")
-
-    def __init__(self, engine: Engine, me: Participant) -> None:
-        self._engine = engine
-        self._me = me
-
-    def __del__(self) -> None:
-        if not sys.is_finalizing():
-            with suppress(Exception):
-                self._engine.depart(self._me)
 
 
 _engines: dict[tuple[int, int], Engine] = {}

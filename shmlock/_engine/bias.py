@@ -36,8 +36,9 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Self
 
+from shmlock._engine.modes import DOING, READ
 from shmlock._kernel.deadline import FOREVER, Deadline
-from shmlock._segment.layout import GATE, OWNER_DIED
+from shmlock._segment.layout import GATE, OWNER_DIED, SEEKER, WRITER
 from shmlock.errors import LockTimeout
 
 if TYPE_CHECKING:
@@ -120,13 +121,20 @@ class Reader:
             at = self._here.me.at
             depth = words[at] - 1
         except (AttributeError, TypeError):
-            self._engine.refuse_release("reading")
-        if depth < 0:
-            self._engine.refuse_release("reading")
+            depth = -1
+        if depth < 0:  # a wrong release; or what a seek lock has made of this R is to be given up
+            try:
+                self._engine.release_all(DOING[READ], vouch=kind is None)
+            except BaseException:
+                if self._engine.holds(SEEKER) or self._engine.holds(WRITER):  # interrupted before it began
+                    self._engine.release_all(DOING[READ], vouch=False)
+                raise
+            return
         words[at] = depth
         if words[GATE] and not depth:
             self._engine.left_read()
 
     def release(self) -> None:
         """Leave. Raises NotHeld when this thread, in this process, does not read."""
+        self._engine.check_reads()
         self.__exit__(None, None, None)

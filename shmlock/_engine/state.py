@@ -9,7 +9,8 @@ Slots that were granted something are in `woken` afterwards; the caller posts th
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol, overload
+import time
+from typing import TYPE_CHECKING, Final, Protocol, overload
 
 from shmlock._engine.modes import MODE_BITS, MODE_MASK, QUEUES, READ, SEEK, UPGRADE, WRITE
 from shmlock._engine.phases import next_turn
@@ -30,8 +31,10 @@ from shmlock._segment.layout import (
     OWED,
     OWNER_DEATHS,
     OWNER_DIED,
+    PATIENCE,
     READS,
     REPAIRS,
+    REVOCATION_NS,
     REVOCATIONS,
     SEEKER,
     SEQUENCE,
@@ -71,6 +74,8 @@ class Fencing(Protocol):
     def here(self) -> Callable[[], None] | None: ...
 
 
+SLOW_READ_NS: Final = 10_000  # what a read through the guard takes more than one on the fast path
+_MOST_PATIENCE: Final = 16  # a fence that took longer was interrupted, and the next one will not be
 _FIRST_SLOT = slot(0)
 _STRIDE = SLOT.size
 
@@ -78,10 +83,13 @@ _STRIDE = SLOT.size
 class State:
     """All words of one lock that are changed under the guard."""
 
-    __slots__ = ("_after_closing", "_before_opening", "_before_writing", "_here", "_open", "_words", "woken")
+    __slots__ = ("_after_closing", "_before_opening", "_before_writing", "_clock", "_here", "_open", "_words", "woken")
 
-    def __init__(self, words: Words, fences: Fencing, *, fast: bool) -> None:
+    def __init__(
+        self, words: Words, fences: Fencing, *, fast: bool, clock: Callable[[], int] = time.monotonic_ns
+    ) -> None:
         self._words = words
+        self._clock = clock
         self._after_closing = fences.after_closing
         self._before_writing = fences.before_writing
         self._before_opening = fences.before_opening
@@ -100,11 +108,11 @@ class State:
     def ask(self, number: int, mode: int) -> bool:
         """Queue a want; True when it was granted at once."""
         words = self._words
-        if mode == WRITE and self._is_free():  # what decide would come to, without queueing first
-            self._close()
-            if not any(self.column(READS)):
-                self._grant_write(number)
-                return True
+        # What decide would come to, without queueing first.
+        if (mode == UPGRADE or (mode == WRITE and self._is_free())) and self._write_now(number):
+            return True
+        if mode == READ and words[PATIENCE]:
+            words[PATIENCE] -= 1
         ticket = words[TICKET]
         words[TICKET] = ticket + 1
         at = slot(number) + WANT
@@ -114,6 +122,44 @@ class State:
             return False
         self.woken.remove(number)
         return True
+
+    def _write_now(self, number: int) -> bool:
+        """Close the gate; W, if nobody else reads. An own R, or S, is no obstacle."""
+        self._close()
+        reads = self.column(READS)
+        reads[number] = 0
+        if any(reads):
+            return False
+        self._grant_write(number)
+        return True
+
+    def try_seek(self, number: int) -> bool:
+        """S for one that reads, unless somebody seeks, writes or waits to; its R is its own to give up.
+
+        A waiting W refuses it, too: readers that keep seeking would starve it.
+        """
+        words = self._words
+        if words[SEEKER] or words[WRITER] or any(want & QUEUES for want in self.column(WANT)):
+            return False
+        words[SEEKER] = number + 1
+        self.decide()
+        return True
+
+    def try_write(self, number: int) -> bool:
+        """W, at once or not at all, for one that may read; its R is its own to give up.
+
+        Looks before it closes the gate: a reader that is in would have paid for nothing.
+        """
+        if not self._is_free():
+            return False
+        reads = self.column(READS)
+        reads[number] = 0
+        if any(reads):
+            return False
+        done = self._write_now(number)
+        if not done:  # a reader came in before the gate was closed
+            self.decide()
+        return done
 
     def _is_free(self) -> bool:
         """Whether nobody seeks, writes or waits."""
@@ -145,7 +191,7 @@ class State:
 
     # --- giving back and converting
 
-    def release_write(self, _number: int, vouch: bool) -> None:
+    def release_write(self, vouch: bool) -> None:
         """W ends: to S if the holder seeks, to R if it reads, else altogether.
 
         `vouch`: the holder says that the data are whole, whatever an earlier writer's death left behind.
@@ -155,8 +201,7 @@ class State:
             self._before_opening()
         if vouch:
             words[OWNER_DIED] = 0
-        words[SEQUENCE] += 1
-        words[WRITER] = 0
+        self._end_write()
         self.decide()
 
     def vouch(self) -> None:
@@ -168,60 +213,21 @@ class State:
         words[SEQUENCE] += 1
         words[WRITER] = 0
 
-    def release_seek(self, _number: int) -> None:
-        words = self._words
-        words[SEEKER] = 0
+    def release_seek(self) -> None:
+        self._words[SEEKER] = 0
         self.decide()
 
-    def release_upgraded(self, number: int) -> None:
-        """W and the S that it came from."""
-        self._words[SEEKER] = 0
-        self.release_write(number, True)
-
-    def write_to_seek(self, number: int) -> None:
-        """W to S, in place: nobody gets in between."""
-        self._words[SEEKER] = number + 1
-        self.release_write(number, True)
-
-    def write_to_read(self, number: int) -> None:
-        """W (also one that was upgraded from S) to R. The own read is stored before the gate can open."""
+    def release_upgraded(self, number: int, vouch: bool) -> None:
+        """W ends, and the S that it may come from."""
         words = self._words
-        words[slot(number) + READS] += 1
         if words[SEEKER] == number + 1:
             words[SEEKER] = 0
-        self.release_write(number, True)
+        self.release_write(vouch)
 
-    def seek_to_read(self, number: int) -> None:
-        self._words[slot(number) + READS] += 1
-        self.release_seek(number)
-
-    def try_read_to_seek(self, number: int) -> bool:
-        """R to S unless somebody seeks, writes or waits to write; the R is kept when not.
-
-        A waiting W refuses it, too: readers that keep seeking would starve it.
-        """
-        words = self._words
-        if words[SEEKER] or words[WRITER] or any(want & QUEUES for want in self.column(WANT)):
-            return False
-        words[SEEKER] = number + 1
-        words[slot(number) + READS] -= 1
-        self.decide()
-        return True
-
-    def try_write(self, number: int, *, converting: bool) -> bool:
-        """W, at once or not at all: from R (`converting`, which is kept when not) or from nothing."""
-        words = self._words
-        done = False
-        if not words[SEEKER] and not words[WRITER] and next_turn(0, self.column(WANT))[0] == READ:
-            self._close()
-            reads = self.column(READS)
-            reads[number] = 0
-            if not any(reads):
-                self._grant_write(number)
-                words[slot(number) + READS] -= converting
-                done = True
-        self.decide()
-        return done
+    def write_to_seek(self, number: int, vouch: bool) -> None:
+        """W to S, in place: nobody gets in between."""
+        self._words[SEEKER] = number + 1
+        self.release_write(vouch)
 
     # --- the decision
 
@@ -258,20 +264,38 @@ class State:
                 self._granted(number)
 
     def _close(self) -> None:
+        """Keep readers out from now on: a revocation, if they were on their fast path."""
         words = self._words
-        if words[GATE] != GATE_CLOSED:
+        gate = words[GATE]
+        if gate != GATE_CLOSED:
             words[GATE] = GATE_CLOSED
-            if self._after_closing is not None:
-                self._after_closing()
-            words[REVOCATIONS] += 1
+        if gate == GATE_OPEN:
+            self._revoke()
+
+    def _revoke(self) -> None:
+        words = self._words
+        words[REVOCATIONS] += 1
+        if self._after_closing is not None:
+            began = self._clock()
+            self._after_closing()
+            spent = self._clock() - began
+            words[REVOCATION_NS] += spent
+            words[PATIENCE] = min(spent // SLOW_READ_NS, _MOST_PATIENCE)
 
     def _flow(self, wants: list[int]) -> None:
-        """Open the gate, and let in all readers that wait."""
+        """Open the gate, at least for readers who ask, and let in all that wait.
+
+        Opening it for those who don't has a price, the next writer's revocation. It is not paid before the readers
+        have lost as much without: so no order of reads and writes costs more than twice of what the best choice
+        for it would (ski rental; Karlin et al., "Competitive snoopy caching", 1988). BRAVO (Dice and Kogan, 2019)
+        waits for a time instead; but a slow read takes twenty times a fast one here.
+        """
         words = self._words
-        if words[GATE] != self._open:
+        gate = GATE_SLOW if words[PATIENCE] else self._open
+        if words[GATE] != gate:
             if self._before_opening is not None:
                 self._before_opening()
-            words[GATE] = self._open
+            words[GATE] = gate
             if self._here is not None:
                 self._here()
                 wants = self.column(WANT)  # one that stored its want and still saw the gate closed is seen now

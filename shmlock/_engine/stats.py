@@ -17,6 +17,7 @@ from shmlock._segment.layout import (
     OWNER_DEATHS,
     READS,
     REPAIRS,
+    REVOCATION_NS,
     REVOCATIONS,
     slot,
 )
@@ -96,6 +97,7 @@ class LockStatistics:
     repairs: int
     owner_deaths: int
     revocations: int
+    revocation_ns: int
     wait_histogram: tuple[int, ...]
 
     def __str__(self) -> str:
@@ -149,5 +151,6 @@ def read_statistics(segment: Segment) -> LockStatistics:
         repairs=words[REPAIRS],
         owner_deaths=words[OWNER_DEATHS],
         revocations=words[REVOCATIONS],
+        revocation_ns=words[REVOCATION_NS],
         wait_histogram=tuple(total[_HISTOGRAM:]),
     )

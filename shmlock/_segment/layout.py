@@ -39,7 +39,7 @@ SHARED: Final = Record(
     # seat: the robust mutex of the one that feeds the segment (a configuration's updater) as long as it lives.
     "seat:8",
     # gate (derived): 0 open, the readers' fast path is allowed; 1 closed for a writer; 2 closed for good
-    # because there is no membarrier: every reader takes the guard.
+    # because there is no membarrier, or for as many reads as patience says: every reader takes the guard.
     "gate",
     # sequence (derived, up to its value): odd exactly while writer is not 0. Grows only.
     "sequence",
@@ -49,7 +49,9 @@ SHARED: Final = Record(
     "writer seeker owed ticket owner_died writer_since seeker_since",
     # Counted under the guard. fold: account bank in force (bit 0) and the slot, plus one, whose account the
     # bank holds although the slot has not been cleared yet (bits 1 up).
-    "fold evictions repairs owner_deaths revocations",
+    # revocations: how often the gate was closed that had been open, and what the fences of that took in all.
+    # patience: slow reads left before the gate may be opened again.
+    "fold evictions repairs owner_deaths revocations revocation_ns patience",
     f"bank0:{ACCOUNT.size}",
     f"bank1:{ACCOUNT.size}",
 )
@@ -100,6 +102,8 @@ EVICTIONS: Final = SHARED_AT + SHARED["evictions"]
 REPAIRS: Final = SHARED_AT + SHARED["repairs"]
 OWNER_DEATHS: Final = SHARED_AT + SHARED["owner_deaths"]
 REVOCATIONS: Final = SHARED_AT + SHARED["revocations"]
+REVOCATION_NS: Final = SHARED_AT + SHARED["revocation_ns"]
+PATIENCE: Final = SHARED_AT + SHARED["patience"]
 BANKS: Final = (SHARED_AT + SHARED["bank0"], SHARED_AT + SHARED["bank1"])
 
 # Offsets within a slot.

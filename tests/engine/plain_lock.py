@@ -7,10 +7,11 @@ from __future__ import annotations
 from array import array
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import cycle
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from shmlock._engine.modes import MODE_BITS, MODE_MASK, READ, SEEK, UPGRADE, WRITE
-from shmlock._engine.state import State
+from shmlock._engine.state import SLOW_READ_NS, State
 from shmlock._segment.layout import (
     ABANDONED,
     ACCOUNT,
@@ -25,6 +26,7 @@ from shmlock._segment.layout import (
     IN_USE,
     OWED,
     OWNER_DIED,
+    PATIENCE,
     READS,
     SEEKER,
     SEQUENCE,
@@ -158,9 +160,11 @@ class Fast:
 class Lock:
     """A `State`, and what its participants do without the guard."""
 
-    def __init__(self, slots: int, *, fast: bool = True, kind: type[State] = State) -> None:
+    def __init__(self, slots: int, *, fast: bool = True, patience: int = 0, kind: type[State] = State) -> None:
+        """`patience`: how many slow reads each revocation is worth."""
         self.slots = slots
         self.fast = fast
+        self.patience = patience
         self.kind = kind
         self.halfway: dict[int, str] = {}  # the move that must come next, by slot
         self.bind(array("Q", bytes(payload_at(slots) * WORD)))
@@ -172,7 +176,8 @@ class Lock:
     def bind(self, words: array[int]) -> None:
         """Go on with these words. A negative number, or one beyond 64 bits, is an OverflowError in them."""
         self.words = words
-        self.state = self.kind(words, Fast if self.fast else Slow, fast=self.fast)
+        clock = cycle([0, self.patience * SLOW_READ_NS])
+        self.state = self.kind(words, Fast if self.fast else Slow, fast=self.fast, clock=lambda: next(clock))
 
     def copy(self) -> Lock:
         """Another one in the same state."""
@@ -205,7 +210,7 @@ class Lock:
         found = self.picture().wrong([number for number, step in self.halfway.items() if step == "look"])
         if words[SEQUENCE] & 1 != (words[WRITER] != 0):
             found.append("the sequence is odd without a writer, or even with one")
-        if words[GATE] not in {GATE_CLOSED, GATE_OPEN if self.fast else GATE_SLOW}:
+        if words[GATE] not in {GATE_CLOSED, GATE_OPEN if self.fast and not words[PATIENCE] else GATE_SLOW}:
             found.append(f"the gate is {words[GATE]}")
         wants = [want for want in self._column(WANT) if want]
         tickets = [want >> MODE_BITS for want in wants if want & MODE_MASK != READ]  # readers take none of their own
@@ -345,35 +350,41 @@ class Lock:
     def withdraw(self, number: int) -> bool:
         return self.state.withdraw(number)
 
-    def release_write(self, number: int) -> None:
-        self.state.release_write(number, True)
+    def release_write(self, _number: int) -> None:
+        self.state.release_write(True)
 
-    def release_write_in_doubt(self, number: int) -> None:
-        self.state.release_write(number, False)
+    def release_write_in_doubt(self, _number: int) -> None:
+        self.state.release_write(False)
 
-    def release_seek(self, number: int) -> None:
-        self.state.release_seek(number)
+    def release_seek(self, _number: int) -> None:
+        self.state.release_seek()
 
     def release_upgraded(self, number: int) -> None:
-        self.state.release_upgraded(number)
+        self.state.release_upgraded(number, True)
 
     def write_to_seek(self, number: int) -> None:
-        self.state.write_to_seek(number)
+        self.state.write_to_seek(number, True)
 
     def write_to_read(self, number: int) -> None:
-        self.state.write_to_read(number)
+        self.words[slot(number) + READS] += 1
+        self.state.release_upgraded(number, True)
 
     def seek_to_read(self, number: int) -> None:
-        self.state.seek_to_read(number)
+        self.words[slot(number) + READS] += 1
+        self.state.release_seek()
 
     def read_to_seek(self, number: int) -> bool:
-        return self.state.try_read_to_seek(number)
+        return self._give_up_read(number, self.state.try_seek(number))
 
     def read_to_write(self, number: int) -> bool:
-        return self.state.try_write(number, converting=True)
+        return self._give_up_read(number, self.state.try_write(number))
+
+    def _give_up_read(self, number: int, converted: bool) -> bool:
+        self.words[slot(number) + READS] -= converted
+        return converted
 
     def try_write(self, number: int) -> bool:
-        return self.state.try_write(number, converting=False)
+        return self.state.try_write(number)
 
     def abandon(self, number: int) -> None:
         modes = walked_away_from(self.picture(), number)
@@ -412,7 +423,7 @@ class Lock:
 def signature(lock: Lock) -> object:
     """What tells one state from another: not which slot is whose, nor counters."""
     now = lock.picture()
-    return tuple(sorted(parts(lock))), now.owed, now.closed, now.owner_died
+    return tuple(sorted(parts(lock))), now.owed, now.closed, now.owner_died, lock.words[PATIENCE]
 
 
 def parts(lock: Lock) -> list[tuple[object, ...]]:

@@ -19,9 +19,11 @@ if TYPE_CHECKING:
 class Reference(Picture):
     """What each move does, by section 6."""
 
-    def __init__(self, slots: int, *, fast: bool) -> None:
+    def __init__(self, slots: int, *, fast: bool, patience: int = 0) -> None:
         super().__init__([0] * slots, [0] * slots)
         self.fast = fast
+        self.worth = patience  # how many slow reads each revocation is worth
+        self.patience = 0  # slow reads before the gate opens again
         self.sequence = 2
         self.granted: set[int] = set()
         self.abandoned: dict[int, set[int]] = {}
@@ -42,7 +44,10 @@ class Reference(Picture):
                 self.owed = False
             while welcome := [number for number in range(len(self.wants)) if self.may(number)]:
                 self._grant(welcome[0])
+        was_open = not self.closed and not self.patience
         self.closed = self.writer is not None or self.writer_is_next()
+        if self.fast and self.closed and was_open:
+            self.patience = self.worth
 
     def _grant(self, number: int) -> None:
         mode, self.wants[number] = self.wants[number], 0
@@ -81,10 +86,11 @@ class Reference(Picture):
 
     def enter(self, number: int) -> bool:
         nested = self.reads[number] > 0
-        if nested or self.writer == number or (self.fast and not self.closed):
+        if nested or self.writer == number or (self.fast and not self.closed and not self.patience):
             self.reads[number] += 1
             return True
         if not self.closed:
+            self.patience = max(self.patience - 1, 0)
             return self._ask(number, READ)
         self.half_ask(number)
         return self.finish_asking(number)
@@ -118,7 +124,7 @@ class Reference(Picture):
         self.reads[number] = 0
 
     def finish_leaving(self, _number: int) -> None:
-        if self.closed or not self.fast:
+        if self.closed or not self.fast or self.patience:
             self._settle_unless_others_do()
 
     def ask_seek(self, number: int) -> bool:
@@ -174,21 +180,16 @@ class Reference(Picture):
         self.settle_down()
         return True
 
-    def _try_write(self, number: int) -> bool:
-        free = self.seeker is None and self.writer is None and not self.line and self.drained(but=number)
+    def try_write(self, number: int) -> bool:
+        free = self.seeker is None and self.writer is None and not any(self.wants) and self.drained(but=number)
         if free:
             self._write(number)
+            self.settle_down()
         return free
 
     def read_to_write(self, number: int) -> bool:
-        done = self._try_write(number)
+        done = self.try_write(number)
         self.reads[number] -= done
-        self.settle_down()
-        return done
-
-    def try_write(self, number: int) -> bool:
-        done = self._try_write(number)
-        self.settle_down()
         return done
 
     def abandon(self, number: int) -> None:
@@ -251,10 +252,10 @@ def play_both(lock: Lock, reference: Reference, move: Move) -> None:
 
 
 def explore(
-    slots: int, *, fast: bool, kind: type[State] = State, without: Collection[str] = ()
+    slots: int, *, fast: bool, patience: int = 0, kind: type[State] = State, without: Collection[str] = ()
 ) -> list[tuple[Lock, Reference]]:
     """All states that these moves lead to, in step with the reference; of those that differ in slots alone, one."""
-    found = [(Lock(slots, fast=fast, kind=kind), Reference(slots, fast=fast))]
+    found = [(Lock(slots, fast=fast, patience=patience, kind=kind), Reference(slots, fast=fast, patience=patience))]
     seen = {signature(found[0][0])}
     for lock, reference in found:  # which grows
         for move in [*lock.moves(), *ANYTIME]:

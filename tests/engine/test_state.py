@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
 from shmlock._engine.modes import READ, SEEK, WRITE
-from shmlock._engine.state import State
-from shmlock._segment.layout import WATCH, slot
+from shmlock._engine.state import SLOW_READ_NS, State
+from shmlock._segment.layout import GATE, GATE_OPEN, GATE_SLOW, REVOCATION_NS, REVOCATIONS, WATCH, slot
 from tests.engine.plain_lock import Lock, Move
 from tests.engine.reference import ANYTIME, RARE, Fairness, Reference, explore, play_both, reachable
 
@@ -23,11 +23,11 @@ class Machine(RuleBasedStateMachine):
     SLOTS: ClassVar = 5
     kind: ClassVar[type[State]] = State
 
-    @initialize(fast=st.booleans())
-    def begin(self, fast: bool) -> None:
+    @initialize(fast=st.booleans(), patience=st.integers(0, 3))
+    def begin(self, fast: bool, patience: int) -> None:
         """Make the lock, fast or slow."""
-        self.lock = Lock(self.SLOTS, fast=fast, kind=self.kind)
-        self.reference = Reference(self.SLOTS, fast=fast)
+        self.lock = Lock(self.SLOTS, fast=fast, patience=patience, kind=self.kind)
+        self.reference = Reference(self.SLOTS, fast=fast, patience=patience)
         self.fairness = Fairness()
 
     @rule(data=st.data())
@@ -54,10 +54,37 @@ def test_random_moves() -> None:
     run_state_machine_as_test(Machine, settings=SEARCH)
 
 
-@pytest.mark.parametrize(("fast", "without"), [(True, []), (False, ["half_enter", "half_leave"])])
-def test_every_move_from_every_state(fast: bool, without: list[str]) -> None:
+@pytest.mark.parametrize(
+    ("fast", "patience", "without"), [(True, 0, []), (True, 1, []), (False, 0, ["half_enter", "half_leave"])]
+)
+def test_every_move_from_every_state(fast: bool, patience: int, without: list[str]) -> None:
     """All that three participants can do, halves of moves and deaths included: the state is what section 6 says."""
-    assert len(explore(3, fast=fast, without=without)) > 1000
+    assert len(explore(3, fast=fast, patience=patience, without=without)) > 1000
+
+
+def test_patience() -> None:
+    """After a revocation as many readers ask as it was worth; then the gate opens. Writes in between revoke nothing."""
+    lock = Lock(2, patience=3)
+
+    def write() -> None:
+        lock.play(("ask_write", 0))
+        lock.play(("release_write", 0))
+
+    def read() -> int:
+        """Whether the gate was open."""
+        gate = lock.words[GATE]
+        assert lock.play(("enter", 1))
+        lock.play(("leave", 1))
+        return gate
+
+    assert read() == GATE_OPEN
+    write()
+    write()
+    assert lock.words[REVOCATIONS] == 1
+    assert [read() for _ in range(5)] == [GATE_SLOW, GATE_SLOW, GATE_SLOW, GATE_OPEN, GATE_OPEN]
+    write()
+    assert lock.words[REVOCATIONS] == 2
+    assert lock.words[REVOCATION_NS] == 2 * 3 * SLOW_READ_NS
 
 
 def test_every_move_from_every_state_of_four() -> None:

@@ -184,7 +184,7 @@ class LooksTooEarly(State):
 
     __slots__ = ()
 
-    def release_write(self, _number: int, vouch: bool) -> None:  # noqa: ARG002  as it is called
+    def release_write(self, vouch: bool) -> None:  # noqa: ARG002  as it is called
         waiting = self.column(WANT)
         self._end_write()
         self._admit(waiting)

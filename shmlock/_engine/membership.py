@@ -1,0 +1,223 @@
+"""Taking part: who the calling thread is in a segment, its slot from claim to departure, and its slow paths.
+
+An asynchronous exception may come at any call or backward jump here. Nothing it interrupts may leave a ghost:
+whoever is interrupted on the way in marks what it asked for as abandoned, in its own slot and with a plain
+store, and then carries that out under the guard. If even that is interrupted, or the guard is not to be had,
+the mark stays, and the next one to look under the guard carries it out.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final, TypeVar, TypeVarTuple
+
+from shmlock._engine.bias import Here
+from shmlock._engine.guard import Guard
+from shmlock._engine.participant import Participant
+from shmlock._engine.recovery import Recovery
+from shmlock._engine.state import State
+from shmlock._kernel import parker, process
+from shmlock._kernel.deadline import FOREVER, Deadline
+from shmlock._kernel.membarrier import Fences
+from shmlock._segment import participants
+from shmlock._segment.layout import ABANDONED, HIGH_WATER, READS, SEEKER, WANT, WRITER
+from shmlock.errors import LockTimeout, ParticipantsExhausted, WouldDeadlock
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from shmlock._engine.recovery import Death
+    from shmlock._segment.segment import Segment
+
+Ts = TypeVarTuple("Ts")
+T = TypeVar("T")
+
+GRACE: Final = 0.25  # seconds for the guard when the time asked for is over; then others settle it
+
+
+class Membership:
+    """The threads of this process in one segment."""
+
+    def __init__(self, segment: Segment) -> None:
+        self.segment = segment
+        self.words = segment.words
+        self.here = Here()
+        fences = Fences(fast=segment.header.fast)
+        self.state = State(segment.words, fences, fast=segment.header.fast)
+        self.guard = Guard(segment, self.state, self._post)
+        self.recovery = Recovery(segment, self.state)
+        self._posts: dict[int, Callable[[], None]] = {}
+        self._participants: dict[int, Participant] = {}
+        # Told under the guard of each participant that leaves of its own accord, before its slot is free.
+        self.parting: Callable[[int], None] | None = None
+
+    def _slowly(self, path: Callable[[Participant, *Ts], T], *args: *Ts, deadline: Deadline = FOREVER) -> T:
+        """Run a slow path as this thread's participant, with the fast path forbidden meanwhile.
+
+        Interrupted, it has nothing of what it asked for, or gave back. Raises WouldDeadlock in a signal handler or
+        finalizer that interrupted a slow path of this very thread.
+        This is the outermost frame that an exception can hit before a public method returns: CPython makes no check
+        between the return of one Python function and the return of its caller. The `finally` makes no call, so that
+        no handler can run in it.
+        """
+        me = self.me()
+        if me.busy:
+            self._check_idle()
+        me.asked = 0
+        try:
+            me.busy = True
+            at, me.at = me.at, None
+            try:
+                if at is None:
+                    self._enable(me, deadline)
+                return path(me, *args)
+            finally:
+                me.busy = False
+                if me.number >= 0 and not self.words[me.base + ABANDONED]:
+                    me.at = me.base + READS
+        except BaseException:
+            if me.asked:
+                me.at = None
+                self.words[me.base + ABANDONED] = me.asked
+                with suppress(LockTimeout):
+                    self._slowly(_index_of_reads)  # settles it first
+            raise
+
+    def _check_idle(self) -> None:
+        if self.me().busy:
+            raise WouldDeadlock(
+                f"{self.segment.name}: this thread was interrupted in the middle of taking or leaving the same "
+                "lock; a signal handler can't use a lock that its own thread is busy with"
+            )
+
+    def _enable(self, me: Participant, deadline: Deadline) -> None:
+        """See that this thread has a slot, and that nothing is left to be settled in it."""
+        if me.number < 0:
+            self._claim(me, deadline)
+        elif self.words[me.base + ABANDONED]:
+            self.guard.run(Deadline.after(GRACE), self.state.settle, me.number)
+
+    def me(self) -> Participant:
+        """The calling thread, with or without a slot."""
+        try:
+            return self.here.me
+        except AttributeError:
+            me = self.here.me = Participant()
+            return me
+
+    def prepare(self, deadline: Deadline = FOREVER) -> int:
+        """See that the calling thread has a slot and may take the fast path: the index of its reads word.
+
+        Raises LockTimeout when there is none to be had before the deadline.
+        """
+        return self._slowly(_index_of_reads, deadline=deadline)
+
+    def _claim(self, me: Participant, deadline: Deadline) -> None:
+        ours = [
+            mine.number
+            for mine in self._participants.values()
+            if not mine.present and mine.is_caller() and participants.still_latched(self.segment, mine.number)
+        ]
+        deaths = self.guard.run(deadline, self._claim_slot, me, process.identity(), ours)
+        self.here.leaver = _Leaver(self, me)
+        self.recovery.report(deaths)
+
+    def _claim_slot(self, me: Participant, identity: tuple[int, int, int, int], ours: list[int]) -> list[Death]:
+        """Under the guard: a free slot; else one of the dead's; else a new one at the end of the table."""
+        segment = self.segment
+        deaths: list[Death] = []
+        if me.claiming >= 0:  # the last attempt was interrupted
+            participants.abort(segment, me.claiming)
+        claim = functools.partial(participants.claim, segment, identity, ours=ours, trying=me.trying)
+        number = claim(limit=self.words[HIGH_WATER])
+        if number is None:
+            deaths = self.recovery.sweep()
+            number = claim(limit=segment.header.participants)
+        if number is None:
+            raise ParticipantsExhausted(
+                f"{segment.name}: all {segment.header.participants} slots belong to threads that live; "
+                "create it with a larger max_participants, or share it among fewer threads"
+            )
+        self._participants[number] = me
+        me.claimed(number, self.words)
+        return deaths
+
+    def depart(self, me: Participant) -> None:
+        """The calling thread ends: free its slot. A hold that it leaves behind is for the others to evict."""
+        words = self.words
+        holds = words[me.base + READS] or words[me.base + WANT] or me.number + 1 in {words[WRITER], words[SEEKER]}
+        if me.is_caller() and me.present and not holds and not me.busy:
+            self._aside(me, self._give_up, [me])
+
+    def leave(self) -> None:
+        """Give up all that this process's threads hold here, and their slots."""
+        pid = os.getpid()
+        leaving = [
+            mine for mine in self._participants.values() if mine.pid == pid and mine.present and mine.number >= 0
+        ]
+        self._aside(self.me(), self._give_up, leaving)
+        self.here = Here()
+
+    def _aside(self, me: Participant, action: Callable[[*Ts], T], *args: *Ts, deadline: Deadline = FOREVER) -> T:
+        """Run an action under the guard for which the calling thread needs no slot."""
+        if me.busy:
+            self._check_idle()
+        at, me.at = me.at, None
+        me.busy = True
+        try:
+            return self.guard.run(deadline, action, *args)
+        finally:
+            me.busy = False
+            me.at = at if me.present else None
+
+    def _give_up(self, leaving: list[Participant]) -> None:
+        """Under the guard. A latch can only be given back by the thread that holds it."""
+        for mine in leaving:
+            mine.present = False
+            if self.parting is not None:
+                self.parting(mine.number)
+            self.state.clear(mine.number, died=False)
+            self.state.depart(mine.number)
+            if mine.is_caller():
+                self._participants.pop(mine.number, None)
+                participants.unlatch(self.segment, mine.number)
+        self.state.decide()
+
+    def forget(self) -> None:
+        """In a forked child: nothing of the parent's is ours."""
+        self.here.__dict__.clear()
+        self._participants.clear()
+
+    def reap(self, deadline: Deadline) -> list[Death]:
+        """Evict the dead now, instead of when somebody waits for them."""
+        deaths = self._aside(self.me(), self.recovery.sweep, deadline=deadline)
+        self.recovery.report(deaths)
+        return deaths
+
+    def _post(self, number: int) -> None:
+        post = self._posts.get(number) or parker.opened(self.segment.semaphore(number))
+        if post is not None:
+            self._posts[number] = post
+            post()
+
+
+def _index_of_reads(me: Participant) -> int:
+    return me.base + READS
+
+
+class _Leaver:
+    """Collected with the thread that it belongs to, whose slot it frees. Silent: nobody could be told."""
+
+    __slots__ = ("_engine", "_me")
+
+    def __init__(self, engine: Membership, me: Participant) -> None:
+        self._engine = engine
+        self._me = me
+
+    def __del__(self) -> None:
+        if not sys.is_finalizing():
+            with suppress(Exception):
+                self._engine.depart(self._me)
