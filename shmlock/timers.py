@@ -127,7 +127,8 @@ class TimerQueue(Handle):
         Cost: one store, under R, when the timer is moved to a later time; else a write phase.
         """
         ident, expires = self._ident(timer_id), self._moment(expires_ns, "expires_ns")
-        if self._read(self._table.reset, ident, expires):
+        # Without the lock this is no more than a guess, of which way is the shorter one; the longer is always right.
+        if self._table.find(ident) >= 0 and self._read(self._table.reset, ident, expires):
             return
         if not self._change(self._table.schedule, ident, expires, self._batches):
             raise QueueFull(
