@@ -7,6 +7,7 @@
     _faces      what `with` takes, and what is done about a writer that was killed inside
     locks       RWLock, SeekLock, Mutex
     config      SharedConfig
+    timers      TimerQueue
     gunicorn    hooks for gunicorn.conf.py
     updater     python -m shmlock.updater
 
@@ -36,6 +37,7 @@ from shmlock.errors import (
     WouldDeadlock,
 )
 from shmlock.locks import Mutex, RWLock, SeekLock
+from shmlock.timers import TimerQueue
 
 __version__ = "0.1.0"
 
@@ -60,6 +62,7 @@ __all__ = [
     "SharedConfig",
     "ShmlockError",
     "Snapshot",
+    "TimerQueue",
     "UnsupportedPlatform",
     "WouldDeadlock",
     "unlink",

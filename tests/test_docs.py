@@ -13,16 +13,17 @@ import pytest
 
 import shmlock
 
-README = Path(__file__).parent.parent / "README.md"
-MODULES = ["shmlock.locks", "shmlock.config", "shmlock._engine.bias"]
+ROOT = Path(__file__).parent.parent
+MODULES = ["shmlock.locks", "shmlock.config", "shmlock.timers", "shmlock._engine.bias"]
 
 
-def test_readme_s_examples_run(name: str) -> None:
-    """Each block of Python in README runs as it stands, the first from nothing and the others after it."""
-    blocks = re.findall(r"^```python\n(.*?)^```", README.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
-    assert len(blocks) >= 3
+@pytest.mark.parametrize(("page", "least"), [("README.md", 4), ("docs/timers.md", 1)])
+def test_examples_run(name: str, page: str, least: int) -> None:
+    """Each block of Python on these pages runs as it stands, the first from nothing and the others after it."""
+    blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / page).read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+    assert len(blocks) >= least
     for block in blocks:
-        exec(compile(block.replace('"site', f'"{name}'), "README.md", "exec"), {})  # noqa: S102  that is the point
+        exec(compile(block.replace('"site', f'"{name}'), page, "exec"), {})  # noqa: S102  that is the point
     shmlock.unlink(f"{name}.config")
 
 

@@ -140,6 +140,10 @@ def test_raised_errors_pickle(name: str) -> None:
     config = shmlock.SharedConfig(f"{name}.c", capacity=50)
     caught += [raised(config.get), raised(config.publish, "x" * 100)]
     config.unlink()
+    timers = shmlock.TimerQueue(f"{name}.t", capacity=1)
+    timers.schedule(1, 0)
+    caught.append(raised(timers.schedule, 2, 0))
+    timers.unlink()
     assert [type(error).__name__ for error in caught] == [
         "SegmentNotFound",
         "LayoutMismatch",
@@ -150,6 +154,7 @@ def test_raised_errors_pickle(name: str) -> None:
         "ClosedError",
         "NotPublished",
         "PayloadTooLarge",
+        "QueueFull",
     ]
     for error in caught:
         copy = pickle.loads(pickle.dumps(error))

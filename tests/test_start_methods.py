@@ -25,7 +25,9 @@ def test_objects_attach_by_name_in_every_kind_of_child(name: str, method: str) -
     context = multiprocessing.get_context(method)
     mutex = shmlock.Mutex(f"{name}.m")
     config = shmlock.SharedConfig(f"{name}.c")
+    timers = shmlock.TimerQueue(f"{name}.t")
     lock = shmlock.RWLock(name)
+    timers.schedule(1, 0)
     config.publish({"a": [1]})
     try_it = operator.methodcaller("acquire", False)
     with warnings.catch_warnings():
@@ -37,11 +39,13 @@ def test_objects_attach_by_name_in_every_kind_of_child(name: str, method: str) -
                 assert pool.apply(operator.methodcaller("get"), (config,)) == {"a": [1]}
             assert pool.apply(operator.methodcaller("optimistic_stamp"), (lock,)) > 0
             assert pool.apply(try_it, (mutex,)) is True
+            assert pool.apply(operator.methodcaller("wake_expired"), (timers,)) == [1]
+            assert timers.wake_expired() == []
             pool.close()
             pool.join()
     with mutex:
         assert mutex.owner_died  # the child ended with it
-    for each in (mutex, config, lock):
+    for each in (mutex, config, timers, lock):
         each.unlink()
 
 
@@ -56,6 +60,7 @@ def test_a_process_that_uses_everything_ends_in_silence(name: str, tmp_path: Pat
         f"lock = shmlock.RWLock({name!r})\n"
         f"mutex, config = shmlock.Mutex({name!r} + '.m'), shmlock.SharedConfig({name!r} + '.c')\n"
         "config.publish(1); config.get(); mutex.acquire(); lock.reader.acquire()\n"
+        f"timers = shmlock.TimerQueue({name!r} + '.t'); timers.schedule(1, 0); timers.wake_expired()\n"
         "thread = threading.Thread(target=lock.reader.acquire, daemon=True); thread.start(); thread.join()\n"
         f"shmlock.RWLock({name!r}); gc.collect()\n" + ending
     )
@@ -74,5 +79,5 @@ def test_a_process_that_uses_everything_ends_in_silence(name: str, tmp_path: Pat
         assert done.stderr == ""
     with shmlock.RWLock(name, create=False) as lock, lock.write_lock(timeout=30):
         pass
-    for suffix in (".m", ".c"):
+    for suffix in (".m", ".c", ".t"):
         assert shmlock.unlink(name + suffix)

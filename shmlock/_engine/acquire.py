@@ -11,11 +11,11 @@ import os
 import time
 from bisect import bisect_left
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final, TypeVarTuple
+from typing import TYPE_CHECKING, Final, TypeVar, TypeVarTuple
 
 from shmlock._engine import modes
 from shmlock._engine.membership import GRACE, Membership
-from shmlock._engine.modes import MODE_BITS, READ, SEEK, UPGRADE, WRITE
+from shmlock._engine.modes import MODE_BITS, MODE_MASK, QUEUES, READ, SEEK, UPGRADE, WRITE
 from shmlock._engine.stats import FULL
 from shmlock._kernel import parker
 from shmlock._kernel.deadline import FOREVER, NOW, Deadline
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from shmlock._segment.segment import Segment
 
 Ts = TypeVarTuple("Ts")
+T = TypeVar("T")
 
 _HEAD_SLICE: Final = 0.010  # seconds; how long a dead holder stays unnoticed, at most
 _LONGEST_SLICE: Final = 0.100
@@ -57,7 +58,7 @@ class Engine(Membership):
     def __init__(self, segment: Segment) -> None:
         super().__init__(segment)
         self._full = bool(segment.header.option & FULL)
-        self._converts = segment.header.kind in {Kind.SeekLock, Kind.TimerQueue}
+        self._converts = segment.header.kind == Kind.SeekLock
 
     # --- asking
 
@@ -89,6 +90,61 @@ class Engine(Membership):
         self._acquire(me, UPGRADE, FOREVER)
         commit()
         self._end_write(me, True, True)
+
+    def change(self, commit: Callable[[], T]) -> T:
+        """Run `commit` as a writer, alone. Interrupted anywhere, this thread holds nothing afterwards."""
+        return self._slowly(self._change, commit)
+
+    def _change(self, me: Participant, commit: Callable[[], T]) -> T:
+        self._acquire_exclusive(me, WRITE, FOREVER)
+        result = commit()
+        self._end_write(me, False, True)
+        return result
+
+    def seek(self, walk: Callable[[], bool], commit: Callable[[], None]) -> None:
+        """R to S; then, as long as `walk` finds something, as a seeker, `commit` it as a writer, alone; then leave.
+
+        If somebody else seeks, or is in the queue for it, do nothing and keep the R: seekers never wait for each
+        other. If only writers are in the queue, wait for our turn, or nobody would get to seek while they come and
+        come; and those that have come meanwhile have theirs after each commit.
+        Interrupted anywhere, this thread seeks and writes no more, and may have the R or not.
+        """
+        self._slowly(self._seek, walk, commit)
+
+    def _seek(self, me: Participant, walk: Callable[[], bool], commit: Callable[[], None]) -> None:
+        me.asked = 1 << SEEK
+        if not self.guard.run(FOREVER, self._turn_to_seek, me.number):
+            return
+        if self.words[me.base + WANT]:
+            self._wait(me, SEEK, FOREVER)
+        self._granted(me, SEEK)
+        while walk():
+            self._acquire(me, UPGRADE, FOREVER)
+            commit()
+            self.guard.run(FOREVER, self.state.write_to_seek, me.number, True)
+            me.account.unlocked(WRITE)
+            if any(want & QUEUES for want in self.state.column(WANT)):
+                self._end_seek(me)
+                self._acquire(me, SEEK, FOREVER)
+        self._end_seek(me)
+
+    def _turn_to_seek(self, number: int) -> bool:
+        """Under the guard: R to S, at once or by a want that writers are ahead of; False when others seek.
+
+        Also when this thread reads outside: in a signal handler that it runs, what it looks at must not change.
+        """
+        words, state = self.words, self.state
+        reads = slot(number) + READS
+        if words[reads] > 1:
+            return False
+        if state.try_seek(number):
+            words[reads] -= 1
+            return True
+        if words[SEEKER] or any(want & MODE_MASK == SEEK for want in state.column(WANT)):
+            return False
+        words[reads] -= 1
+        state.ask(number, SEEK)
+        return True
 
     def _acquire_exclusive(self, me: Participant, mode: int, deadline: Deadline) -> bool:
         self._refuse(me, mode, reads=self.words[me.base + READS] > 0)

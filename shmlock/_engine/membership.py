@@ -51,6 +51,8 @@ class Membership:
         self.recovery = Recovery(segment, self.state)
         self._posts: dict[int, Callable[[], None]] = {}
         self._participants: dict[int, Participant] = {}
+        # Told under the guard of each participant that leaves of its own accord, before its slot is free.
+        self.parting: Callable[[int], None] | None = None
 
     def _slowly(self, path: Callable[[Participant, *Ts], T], *args: *Ts, deadline: Deadline = FOREVER) -> T:
         """Run a slow path as this thread's participant, with the fast path forbidden meanwhile.
@@ -175,6 +177,8 @@ class Membership:
         """Under the guard. A latch can only be given back by the thread that holds it."""
         for mine in leaving:
             mine.present = False
+            if self.parting is not None:
+                self.parting(mine.number)
             self.state.clear(mine.number, died=False)
             self.state.depart(mine.number)
             if mine.is_caller():

@@ -58,8 +58,10 @@ SHARED: Final = Record(
 
 SLOT: Final = Record(
     # latch: held by the owning thread as long as it lives. in_use: stored last by a claim and a departure.
-    # The rest is for people. All under the guard.
-    "latch:8 in_use pid tid started namespace",
+    # The next four are for people. All under the guard.
+    # batch: of a timer queue, the tag of the last timers that were handed out to the owner. Stored by the owner;
+    # a claim makes it 0, so that an owner is told from those before it.
+    "latch:8 in_use pid tid started namespace batch",
     # reads: how many nested R the owner holds. Stored by the owner; by a granter only from 0 to 1, and
     # only while want is R, when the owner does not touch it.
     "reads",
@@ -111,6 +113,7 @@ PID: Final = SLOT["pid"]
 TID: Final = SLOT["tid"]
 STARTED: Final = SLOT["started"]
 NAMESPACE: Final = SLOT["namespace"]
+BATCH: Final = SLOT["batch"]
 READS: Final = SLOT["reads"]
 WANT: Final = SLOT["want"]
 ABANDONED: Final = SLOT["abandoned"]

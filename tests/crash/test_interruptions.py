@@ -30,8 +30,8 @@ class Interrupted(Exception):  # noqa: N818  it is no error
 
 
 @pytest.fixture
-def interrupted() -> Iterator[Callable[[Callable[[], None]], None]]:
-    """`interrupted(function)` runs it again and again until a signal comes, 1 to 60 us after the start."""
+def interrupted() -> Iterator[Callable[..., None]]:
+    """`interrupted(function)` runs it again and again until a signal comes, 1 to 60 us (`longest`) after the start."""
     dice = random.Random(7)
 
     def handler(*_: object) -> None:
@@ -39,9 +39,9 @@ def interrupted() -> Iterator[Callable[[Callable[[], None]], None]]:
 
     before = signal.signal(signal.SIGALRM, handler)
 
-    def run(function: Callable[[], None]) -> None:
+    def run(function: Callable[[], None], longest: float = 60e-6) -> None:
         try:
-            signal.setitimer(signal.ITIMER_REAL, dice.uniform(1e-6, 60e-6))
+            signal.setitimer(signal.ITIMER_REAL, dice.uniform(1e-6, longest))
             while True:
                 function()
         except Interrupted:
@@ -230,3 +230,57 @@ def test_a_publisher_survives_exceptions_at_any_moment(
         assert seen == [seen[0]] * 10
     assert config.publish([]) == config.version
     config.close()
+
+
+@pytest.mark.parametrize("use", ["collect", "schedule", "look"])
+def test_timers_survive_exceptions_at_any_moment(
+    name: str, start: Start, interrupted: Callable[..., None], use: str
+) -> None:
+    """Whatever was interrupted, nothing is held afterwards, and each timer that was not returned comes later, once."""
+    timers = shmlock.TimerQueue(name, capacity=256, max_participants=4)
+
+    def churn(_: Peer) -> None:
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        ours = shmlock.TimerQueue(name)
+        while True:
+            ours.schedule(-1, 10**15)
+            ours.postpone(-1, 10**16)
+            ours.cancel(-1)
+
+    start(churn)
+    timers.wake_expired()
+    words, me = timers._words, timers._engine.me()
+    turn, orphans = 0, 0
+    scheduled: list[int] = []
+    seen: list[int] = []
+
+    def schedule() -> None:
+        nonlocal turn
+        turn += 1
+        timers.schedule(turn, 0)
+        scheduled.append(turn)
+
+    def once() -> None:
+        if use == "schedule":
+            schedule()
+        elif use == "look":
+            timers.next_expiry()
+            timers.postpone(turn, 1)
+        else:
+            seen.extend(timers.wake_expired(limit=2))
+
+    for _ in range(TIMES // 2):
+        while len(timers) < 20:
+            schedule()
+        interrupted(once, 300e-6)
+        assert words[me.base + READS] == words[me.base + WANT] == 0
+        assert me.number + 1 not in {words[WRITER], words[SEEKER]}
+        orphans += len(timers._batches.orphans())
+        if len(timers) > 40:
+            seen.extend(timers.wake_expired())
+    while found := timers.wake_expired():
+        seen.extend(found)
+    assert len(set(seen)) == len(seen)
+    assert set(scheduled) <= set(seen)
+    assert bool(orphans) == (use == "collect")
+    timers.close()
