@@ -39,7 +39,7 @@ SHARED: Final = Record(
     # seat: the robust mutex of the one that feeds the segment (a configuration's updater) as long as it lives.
     "seat:8",
     # gate (derived): 0 open, the readers' fast path is allowed; 1 closed for a writer; 2 closed for good
-    # because there is no membarrier, or for as many reads as patience says: every reader takes the guard.
+    # because there is no membarrier, or until a reader asks (resting): every reader takes the guard.
     "gate",
     # sequence (derived, up to its value): odd exactly while writer is not 0. Grows only.
     "sequence",
@@ -50,8 +50,9 @@ SHARED: Final = Record(
     # Counted under the guard. fold: account bank in force (bit 0) and the slot, plus one, whose account the
     # bank holds although the slot has not been cleared yet (bits 1 up).
     # revocations: how often the gate was closed that had been open, and what the fences of that took in all.
-    # patience: slow reads left before the gate may be opened again.
-    "fold evictions repairs owner_deaths revocations revocation_ns patience",
+    # resting: 1 from a revocation until a reader asks: meanwhile the gate is not opened for those who don't.
+    # openings: how many revocations more are not followed by a rest.
+    "fold evictions repairs owner_deaths revocations revocation_ns resting openings",
     f"bank0:{ACCOUNT.size}",
     f"bank1:{ACCOUNT.size}",
 )
@@ -103,7 +104,8 @@ REPAIRS: Final = SHARED_AT + SHARED["repairs"]
 OWNER_DEATHS: Final = SHARED_AT + SHARED["owner_deaths"]
 REVOCATIONS: Final = SHARED_AT + SHARED["revocations"]
 REVOCATION_NS: Final = SHARED_AT + SHARED["revocation_ns"]
-PATIENCE: Final = SHARED_AT + SHARED["patience"]
+RESTING: Final = SHARED_AT + SHARED["resting"]
+OPENINGS: Final = SHARED_AT + SHARED["openings"]
 BANKS: Final = (SHARED_AT + SHARED["bank0"], SHARED_AT + SHARED["bank1"])
 
 # Offsets within a slot.

@@ -7,11 +7,10 @@ from __future__ import annotations
 from array import array
 from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import cycle
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from shmlock._engine.modes import MODE_BITS, MODE_MASK, READ, SEEK, UPGRADE, WRITE
-from shmlock._engine.state import SLOW_READ_NS, State
+from shmlock._engine.state import State
 from shmlock._segment.layout import (
     ABANDONED,
     ACCOUNT,
@@ -24,10 +23,11 @@ from shmlock._segment.layout import (
     GATE_SLOW,
     HIGH_WATER,
     IN_USE,
+    OPENINGS,
     OWED,
     OWNER_DIED,
-    PATIENCE,
     READS,
+    RESTING,
     SEEKER,
     SEQUENCE,
     SLOT,
@@ -44,6 +44,9 @@ if TYPE_CHECKING:
 
 Move: TypeAlias = tuple[str, int]
 """The name of a method that `Lock` and `Reference` share, and the slot of the participant that moves."""
+
+
+NEVER_RESTS = 1 << 40
 
 
 @dataclass
@@ -160,24 +163,26 @@ class Fast:
 class Lock:
     """A `State`, and what its participants do without the guard."""
 
-    def __init__(self, slots: int, *, fast: bool = True, patience: int = 0, kind: type[State] = State) -> None:
-        """`patience`: how many slow reads each revocation is worth."""
+    def __init__(
+        self, slots: int, *, fast: bool = True, openings: int = NEVER_RESTS, kind: type[State] = State
+    ) -> None:
+        """`openings`: how many revocations are followed by no rest of the gate, now and after each rest."""
         self.slots = slots
         self.fast = fast
-        self.patience = patience
+        self.openings = openings
         self.kind = kind
         self.halfway: dict[int, str] = {}  # the move that must come next, by slot
         self.bind(array("Q", bytes(payload_at(slots) * WORD)))
         self.words[SEQUENCE] = 2
         self.words[GATE] = GATE_OPEN if fast else GATE_SLOW
+        self.words[OPENINGS] = openings
         for number in range(slots):
             self.join(number)
 
     def bind(self, words: array[int]) -> None:
         """Go on with these words. A negative number, or one beyond 64 bits, is an OverflowError in them."""
         self.words = words
-        clock = cycle([0, self.patience * SLOW_READ_NS])
-        self.state = self.kind(words, Fast if self.fast else Slow, fast=self.fast, clock=lambda: next(clock))
+        self.state = self.kind(words, Fast if self.fast else Slow, fast=self.fast, openings=self.openings)
 
     def copy(self) -> Lock:
         """Another one in the same state."""
@@ -201,6 +206,11 @@ class Lock:
             owner_died=words[OWNER_DIED] == 1,
         )
 
+    def rest(self) -> tuple[int, int]:
+        """Whether the gate rests, and after how many revocations it will."""
+        openings = self.words[OPENINGS]
+        return self.words[RESTING], openings if self.openings < NEVER_RESTS else NEVER_RESTS
+
     def _column(self, offset: int) -> list[int]:
         return self.words[slot(0) + offset :: SLOT.size].tolist()
 
@@ -210,7 +220,7 @@ class Lock:
         found = self.picture().wrong([number for number, step in self.halfway.items() if step == "look"])
         if words[SEQUENCE] & 1 != (words[WRITER] != 0):
             found.append("the sequence is odd without a writer, or even with one")
-        if words[GATE] not in {GATE_CLOSED, GATE_OPEN if self.fast and not words[PATIENCE] else GATE_SLOW}:
+        if words[GATE] not in {GATE_CLOSED, GATE_OPEN if self.fast and not words[RESTING] else GATE_SLOW}:
             found.append(f"the gate is {words[GATE]}")
         wants = [want for want in self._column(WANT) if want]
         tickets = [want >> MODE_BITS for want in wants if want & MODE_MASK != READ]  # readers take none of their own
@@ -423,7 +433,7 @@ class Lock:
 def signature(lock: Lock) -> object:
     """What tells one state from another: not which slot is whose, nor counters."""
     now = lock.picture()
-    return tuple(sorted(parts(lock))), now.owed, now.closed, now.owner_died, lock.words[PATIENCE]
+    return tuple(sorted(parts(lock))), now.owed, now.closed, now.owner_died, lock.rest()
 
 
 def parts(lock: Lock) -> list[tuple[object, ...]]:

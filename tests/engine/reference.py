@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from shmlock._engine.modes import READ, SEEK, UPGRADE, WRITE
 from shmlock._engine.state import State
 from shmlock._segment.layout import SEQUENCE
-from tests.engine.plain_lock import Lock, Move, Picture, signature, walked_away_from
+from tests.engine.plain_lock import NEVER_RESTS, Lock, Move, Picture, signature, walked_away_from
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 class Reference(Picture):
     """What each move does, by section 6."""
 
-    def __init__(self, slots: int, *, fast: bool, patience: int = 0) -> None:
+    def __init__(self, slots: int, *, fast: bool, openings: int = NEVER_RESTS) -> None:
         super().__init__([0] * slots, [0] * slots)
         self.fast = fast
-        self.worth = patience  # how many slow reads each revocation is worth
-        self.patience = 0  # slow reads before the gate opens again
+        self.after_a_rest = self.openings = openings  # revocations that are followed by no rest
+        self.resting = False
         self.sequence = 2
         self.granted: set[int] = set()
         self.abandoned: dict[int, set[int]] = {}
@@ -44,10 +44,11 @@ class Reference(Picture):
                 self.owed = False
             while welcome := [number for number in range(len(self.wants)) if self.may(number)]:
                 self._grant(welcome[0])
-        was_open = not self.closed and not self.patience
+        was_open = self.fast and not self.closed and not self.resting
         self.closed = self.writer is not None or self.writer_is_next()
-        if self.fast and self.closed and was_open:
-            self.patience = self.worth
+        if self.closed and was_open:
+            self.resting = self.openings == 0
+            self.openings = max(self.openings - 1, 0)
 
     def _grant(self, number: int) -> None:
         mode, self.wants[number] = self.wants[number], 0
@@ -86,11 +87,12 @@ class Reference(Picture):
 
     def enter(self, number: int) -> bool:
         nested = self.reads[number] > 0
-        if nested or self.writer == number or (self.fast and not self.closed and not self.patience):
+        if nested or self.writer == number or (self.fast and not self.closed and not self.resting):
             self.reads[number] += 1
             return True
         if not self.closed:
-            self.patience = max(self.patience - 1, 0)
+            if self.resting:
+                self.resting, self.openings = False, self.after_a_rest
             return self._ask(number, READ)
         self.half_ask(number)
         return self.finish_asking(number)
@@ -124,7 +126,7 @@ class Reference(Picture):
         self.reads[number] = 0
 
     def finish_leaving(self, _number: int) -> None:
-        if self.closed or not self.fast or self.patience:
+        if self.closed or not self.fast or self.resting:
             self._settle_unless_others_do()
 
     def ask_seek(self, number: int) -> bool:
@@ -252,10 +254,10 @@ def play_both(lock: Lock, reference: Reference, move: Move) -> None:
 
 
 def explore(
-    slots: int, *, fast: bool, patience: int = 0, kind: type[State] = State, without: Collection[str] = ()
+    slots: int, *, fast: bool, openings: int = NEVER_RESTS, kind: type[State] = State, without: Collection[str] = ()
 ) -> list[tuple[Lock, Reference]]:
     """All states that these moves lead to, in step with the reference; of those that differ in slots alone, one."""
-    found = [(Lock(slots, fast=fast, patience=patience, kind=kind), Reference(slots, fast=fast, patience=patience))]
+    found = [(Lock(slots, fast=fast, openings=openings, kind=kind), Reference(slots, fast=fast, openings=openings))]
     seen = {signature(found[0][0])}
     for lock, reference in found:  # which grows
         for move in [*lock.moves(), *ANYTIME]:

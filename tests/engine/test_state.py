@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
 from shmlock._engine.modes import READ, SEEK, WRITE
-from shmlock._engine.state import SLOW_READ_NS, State
-from shmlock._segment.layout import GATE, GATE_OPEN, GATE_SLOW, REVOCATION_NS, REVOCATIONS, WATCH, slot
-from tests.engine.plain_lock import Lock, Move
+from shmlock._engine.state import State
+from shmlock._segment.layout import GATE, GATE_OPEN, GATE_SLOW, OPENINGS, REVOCATIONS, WATCH, slot
+from tests.engine.plain_lock import NEVER_RESTS, Lock, Move
 from tests.engine.reference import ANYTIME, RARE, Fairness, Reference, explore, play_both, reachable
 
 
@@ -23,11 +23,11 @@ class Machine(RuleBasedStateMachine):
     SLOTS: ClassVar = 5
     kind: ClassVar[type[State]] = State
 
-    @initialize(fast=st.booleans(), patience=st.integers(0, 3))
-    def begin(self, fast: bool, patience: int) -> None:
+    @initialize(fast=st.booleans(), openings=st.sampled_from([0, 1, 3, NEVER_RESTS]))
+    def begin(self, fast: bool, openings: int) -> None:
         """Make the lock, fast or slow."""
-        self.lock = Lock(self.SLOTS, fast=fast, patience=patience, kind=self.kind)
-        self.reference = Reference(self.SLOTS, fast=fast, patience=patience)
+        self.lock = Lock(self.SLOTS, fast=fast, openings=openings, kind=self.kind)
+        self.reference = Reference(self.SLOTS, fast=fast, openings=openings)
         self.fairness = Fairness()
 
     @rule(data=st.data())
@@ -55,36 +55,39 @@ def test_random_moves() -> None:
 
 
 @pytest.mark.parametrize(
-    ("fast", "patience", "without"), [(True, 0, []), (True, 1, []), (False, 0, ["half_enter", "half_leave"])]
+    ("fast", "openings", "without"),
+    [(True, NEVER_RESTS, []), (True, 0, []), (True, 1, []), (False, 0, ["half_enter", "half_leave"])],
 )
-def test_every_move_from_every_state(fast: bool, patience: int, without: list[str]) -> None:
+def test_every_move_from_every_state(fast: bool, openings: int, without: list[str]) -> None:
     """All that three participants can do, halves of moves and deaths included: the state is what section 6 says."""
-    assert len(explore(3, fast=fast, patience=patience, without=without)) > 1000
+    assert len(explore(3, fast=fast, openings=openings, without=without)) > 1000
 
 
-def test_patience() -> None:
-    """After a revocation as many readers ask as it was worth; then the gate opens. Writes in between revoke nothing."""
-    lock = Lock(2, patience=3)
+def test_the_gate_rests() -> None:
+    """Writes in a row revoke once; when a reader has asked, the gate opens after each of so many revocations."""
+    lock = Lock(2, openings=2)
+    lock.words[OPENINGS] = 0
 
-    def write() -> None:
+    def write() -> int:
+        """How many revocations it takes."""
+        before = lock.words[REVOCATIONS]
         lock.play(("ask_write", 0))
         lock.play(("release_write", 0))
+        return lock.words[REVOCATIONS] - before
 
     def read() -> int:
-        """Whether the gate was open."""
+        """What the gate was."""
         gate = lock.words[GATE]
         assert lock.play(("enter", 1))
         lock.play(("leave", 1))
         return gate
 
     assert read() == GATE_OPEN
-    write()
-    write()
-    assert lock.words[REVOCATIONS] == 1
-    assert [read() for _ in range(5)] == [GATE_SLOW, GATE_SLOW, GATE_SLOW, GATE_OPEN, GATE_OPEN]
-    write()
-    assert lock.words[REVOCATIONS] == 2
-    assert lock.words[REVOCATION_NS] == 2 * 3 * SLOW_READ_NS
+    assert [write() for _ in range(3)] == [1, 0, 0]
+    assert [read() for _ in range(3)] == [GATE_SLOW, GATE_OPEN, GATE_OPEN]
+    for gate in (GATE_OPEN, GATE_OPEN, GATE_SLOW, GATE_OPEN, GATE_OPEN, GATE_SLOW):
+        assert write() == 1
+        assert read() == gate
 
 
 def test_every_move_from_every_state_of_four() -> None:
