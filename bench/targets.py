@@ -8,73 +8,22 @@ both sides. Times of a loop are whole: nothing is subtracted. Exit code 1 when a
 
 from __future__ import annotations
 
-import argparse
 import functools
-import json
-import multiprocessing
 import os
-import platform
-import resource
 import signal
 import statistics
 import sys
 import time
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from measure import Result, context, interleaved, loop, now, run, unique
 
 import shmlock
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator
     from multiprocessing.context import ForkProcess
-
-context = multiprocessing.get_context("fork")
-now = time.perf_counter
-
-
-@dataclass(frozen=True)
-class Result:
-    """One line of the table. `limit` None: for information."""
-
-    section: str
-    what: str
-    value: float
-    unit: str
-    limit: float | None = None
-    at_least: bool = False
-
-    @property
-    def reached(self) -> bool:
-        """Whether the target holds."""
-        if self.limit is None:
-            return True
-        return self.value >= self.limit if self.at_least else self.value <= self.limit
-
-
-def unique(what: str) -> str:
-    """A segment name for this run."""
-    return f"bench-{os.getpid()}-{what}"
-
-
-def interleaved(rounds: int, **sides: Callable[[], float]) -> dict[str, float]:
-    """Medians of what the sides return, measured in turn."""
-    seen: dict[str, list[float]] = {side: [] for side in sides}
-    for _ in range(rounds):
-        for side, measure in sides.items():
-            seen[side].append(measure())
-    return {side: statistics.median(values) for side, values in seen.items()}
-
-
-def loop(use: Any, count: int) -> float:
-    """Nanoseconds for `with use: pass`, the loop included."""
-    turns = range(count)
-    began = now()
-    for _ in turns:
-        with use:
-            pass
-    return (now() - began) / count * 1e9
-
 
 # --- sections
 
@@ -404,33 +353,5 @@ SECTIONS: dict[str, Callable[[], Iterator[Result]]] = {
 }
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the sections and print their table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("section", nargs="*", choices=[*SECTIONS, []], help="default: all")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the results there, too")
-    options = parser.parse_args(arguments)
-    results: list[Result] = []
-    for section in options.section or SECTIONS:
-        for result in SECTIONS[section]():
-            results.append(result)
-            sign = "" if result.limit is None else f"{'>=' if result.at_least else '<='} {result.limit:g}"
-            verdict = "" if result.limit is None else ("ok" if result.reached else "MISSED")
-            figure = f"{result.value:10.3f} {result.unit:4}"
-            print(f"{result.section:10} {result.what:52} {figure} {sign:10} {verdict}", flush=True)
-    if options.json:
-        stamp = {
-            "python": sys.version,
-            "platform": platform.platform(),
-            "cpus": os.cpu_count(),
-            "shmlock": shmlock.__version__,
-            "when": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-            "max_rss_kib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss,
-            "results": [asdict(result) | {"reached": result.reached} for result in results],
-        }
-        options.json.write_text(json.dumps(stamp, indent=1) + "\n")
-    return 0 if all(result.reached for result in results) else 1
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run(SECTIONS, __doc__))

@@ -14,7 +14,7 @@ from shmlock.errors import LockTimeout, OwnerDied
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from shmlock._engine.acquire import Engine
+    from shmlock._engine.engine import Engine
 
 
 class Lock(Protocol):

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from errno import EBUSY, EOWNERDEAD
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
-from shmlock._engine.acquire import engine_of
 from shmlock._engine.bias import Reader
+from shmlock._engine.engine import engine_of
 from shmlock._engine.handle import Handle
 from shmlock._engine.stats import LockStatistics, read_statistics
 from shmlock._kernel import robust
@@ -31,7 +31,7 @@ from shmlock._values import CODECS, Codec, freeze
 from shmlock.errors import NotPublished, PayloadTooLarge, SegmentCorrupt
 
 if TYPE_CHECKING:
-    from shmlock._engine.acquire import Engine
+    from shmlock._engine.engine import Engine
     from shmlock._segment.segment import Segment
 
 DEFAULT_CAPACITY: Final = 1 << 20  # bytes

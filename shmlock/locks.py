@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Self, TypeVar
 
-from shmlock._engine.acquire import engine_of
 from shmlock._engine.bias import Reader
+from shmlock._engine.engine import engine_of
 from shmlock._engine.handle import Handle
 from shmlock._engine.mutual import mutual_exclusion_of
 from shmlock._engine.stats import FULL, LockStatistics, read_statistics
@@ -25,7 +25,7 @@ from shmlock._segment.layout import OWNER_DIED, SEQUENCE, WRITER
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from shmlock._engine.acquire import Engine
+    from shmlock._engine.engine import Engine
     from shmlock._engine.mutual import MutualExclusion
 
 T = TypeVar("T")

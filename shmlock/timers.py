@@ -24,8 +24,8 @@ import time
 from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar, TypeVarTuple
 
 from shmlock._batches import Batches
-from shmlock._engine.acquire import engine_of
 from shmlock._engine.bias import Reader
+from shmlock._engine.engine import engine_of
 from shmlock._engine.handle import DEFAULT_PARTICIPANTS, Handle
 from shmlock._engine.stats import LockStatistics, read_statistics
 from shmlock._kernel.deadline import FOREVER
@@ -38,7 +38,7 @@ from shmlock.errors import QueueFull
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from shmlock._engine.acquire import Engine
+    from shmlock._engine.engine import Engine
 
 Ts = TypeVarTuple("Ts")
 T = TypeVar("T")

@@ -15,7 +15,7 @@ in 3,000,000 rounds, with membarrier none in 600,000.) BRAVO (Dice and Kogan, 20
 
 A reader that loses (r2 loads "closed") stores 0 again, and then its want; one that leaves stores 0, and has to look
 after the gate if it is closed, for a writer may have counted it. Neither needs the guard if somebody else is sure
-to decide after its store (`Engine._others_decide`). Both fence after their store and look:
+to decide after its store (`Acquisition._others_decide`). Both fence after their store and look:
 
 - The gate is closed and a writer holds. When that one ends, it stores so; then it fences and loads the wants, or, if a
   first look finds none, opens the gate, fences and loads them (`State.decide`). Since we saw it hold after our fence,
@@ -41,7 +41,7 @@ from shmlock._segment.layout import GATE, OWNER_DIED
 from shmlock.errors import LockTimeout
 
 if TYPE_CHECKING:
-    from shmlock._engine.acquire import Engine
+    from shmlock._engine.engine import Engine
     from shmlock._engine.participant import Participant
 
 

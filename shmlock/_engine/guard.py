@@ -10,7 +10,7 @@ What may be interrupted here, and by what:
   that is ignored; but the C library takes an equal thread id in another pid namespace for its own, so it is not
   asked when we know better. (Measured over about 59,600 exceptions each: lock before the `try` leaked 21,673 times, a
   flag kept in Python 21,558, a Python function around the unlock 4,265, this form 0.)
-- *A signal handler that asks for the same lock* meets `busy` in `acquire`, not this mutex.
+- *A signal handler that asks for the same lock* meets `busy` in `membership`, not this mutex.
 
 Waiting is cut into slices of 20 ms, because `pthread_mutex_lock` goes on waiting through signals, and Python's
 handlers could not run until the lock came (measured: 1.4 s late).

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import shmlock
-from shmlock._engine import acquire
+from shmlock._engine import engine
 from shmlock._segment import segment as segments
 from shmlock._segment import words
 from shmlock._segment.layout import DIRTY, GATE, GATE_CLOSED, HIGH_WATER, OWED, SEEKER, SEQUENCE, WRITER
@@ -61,7 +61,7 @@ def mortal(last: int) -> None:
     """Make this process one that dies before store `last`, by starting its bookkeeping anew."""
     view, payload = words.view, words.payload
     segments._mapped.clear()
-    acquire._engines.clear()
+    engine._engines.clear()
     Mortal.last = last
     words.view = lambda *where: Mortal(view(*where))  # type: ignore[assignment]
     words.payload = lambda *where: Mortal(payload(*where))  # type: ignore[assignment]

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def others_decide(lock: Lock) -> Generator[bool, None, bool]:
-    """`Engine._others_decide`, load by load; the fence before it is not seen in one order."""
+    """`Acquisition._others_decide`, load by load; the fence before it is not seen in one order."""
     yield False
     if lock.words[GATE] != GATE_CLOSED:
         return False
