@@ -207,6 +207,8 @@ def _rates(jobs: list[tuple[Callable[..., None], float]], *, rests: bool) -> dic
         rates[what] += turns / 0.5
     for worker in workers:
         worker.join()
+    seen = lock.statistics()
+    rates["revocation"] = seen.revocation_ns / max(seen.revocations, 1) / 1000
     lock.unlink()
     lock.close()
     return rates
@@ -226,6 +228,8 @@ def rest() -> Iterator[Result]:
         for _ in range(7):
             for rests, seen in sides.items():
                 seen.append(_rates(jobs, rests=rests))
+        revocation = statistics.median(rates["revocation"] for rates in sides[False])
+        yield Result("rest", f"{what}: a revocation", revocation, "us")
         for kind in ("written", "read"):
             with_rest, without = (statistics.median(rates[kind] for rates in sides[rests]) for rests in (True, False))
             if without:

@@ -9,6 +9,7 @@ both sides. Times of a loop are whole: nothing is subtracted. Exit code 1 when a
 from __future__ import annotations
 
 import functools
+import logging
 import os
 import signal
 import statistics
@@ -167,6 +168,7 @@ def _hold(name: str, mode: str, pipe: Any) -> None:
 
 def recovery() -> Iterator[Result]:
     """SIGKILL the holder while another waits: how long until the next is in."""
+    logging.getLogger("shmlock").setLevel(logging.ERROR)  # each death is logged, and 400 are meant
     for mode in ("writer", "reader"):
         name = unique("recovery")
         lock = shmlock.RWLock(name)

@@ -602,6 +602,60 @@ def test_read_consistent_throws_torn_reads_away(lock: shmlock.RWLock) -> None:
         lock.read_consistent(lambda: os.environ["AN ERROR OF AN UNDISTURBED RUN"])
 
 
+def test_an_optimistic_read_stores_nothing(lock: shmlock.RWLock) -> None:
+    """When nobody writes, the segment is the same afterwards, to the bit."""
+    with lock.reader:
+        pass
+    before = bytes(lock._segment.words)
+    for _ in range(100):
+        stamp = lock.optimistic_stamp()
+        assert lock.validate(stamp)
+        assert lock.read_consistent(lambda: 7) == 7
+    assert bytes(lock._segment.words) == before
+
+
+def test_optimistic_reads_while_a_writer_is_stopped(lock: shmlock.RWLock, start: Start) -> None:
+    """There is no stamp, at once; read_consistent waits for it, as a reader does, and gets what it has written."""
+
+    def write(peer: Peer) -> None:
+        ours = type(lock)(lock.name)
+        with ours.writer:
+            peer.say("in")
+            peer.hear()
+
+    def read(peer: Peer) -> None:
+        ours = type(lock)(lock.name)
+        peer.say(ours.optimistic_stamp())
+        peer.say(ours.read_consistent(lambda: "read"))
+
+    stamp = lock.optimistic_stamp()
+    writer = start(write)
+    assert writer.hear() == "in"
+    writer.stop()
+    reader = start(read)
+    assert reader.hear() == 0
+    until(waiting(lock, 1))
+    assert not lock.validate(stamp)
+    writer.cont()
+    writer.say("go on")
+    assert reader.hear() == "read"
+
+
+def test_optimistic_reads_after_a_writer_was_killed(lock: shmlock.RWLock, start: Start) -> None:
+    """The sequence stays odd until it is evicted, which read_consistent sees to; older stamps are not good any more."""
+
+    def die(_: Peer) -> None:
+        type(lock)(lock.name).writer.acquire()
+
+    stamp = lock.optimistic_stamp()
+    assert start(die).join() == 0
+    assert lock.optimistic_stamp() == 0
+    assert not lock.validate(stamp)
+    assert lock.read_consistent(lambda: lock.reader.owner_died) is True
+    assert lock.optimistic_stamp() > stamp
+    assert not lock.validate(stamp)
+
+
 # --- statistics
 
 

@@ -122,6 +122,16 @@ def test_readers_flow_past_a_writer_that_waits_for_a_seeker(
     assert reader.may_all() == ""
 
 
+def test_a_seeker_that_waits_holds_up_no_reader(lock: shmlock.SeekLock, others: Callable[[], Obedient]) -> None:
+    """Readers flow past a second S as well."""
+    second, reader = others(), others()
+    with lock.seeker:
+        second.begin("seeker.acquire")
+        wait_for_waiters(lock, 1)
+        assert reader.may_all() == "R"
+    assert second.end() is True
+
+
 def test_seekers_and_writers_queue_first_come_first_served(
     lock: shmlock.SeekLock, others: Callable[[], Obedient]
 ) -> None:
@@ -252,6 +262,22 @@ def test_an_upgrade_waits_for_readers_and_holds_up_new_ones(
     assert reader.may_all() == "R"
     seeker("seeker.release")
     late("reader.release")
+
+
+@pytest.mark.parametrize("number", range(4))
+def test_an_upgrade_waits_for_every_reader(others: Callable[[], Obedient], number: int) -> None:
+    """Of 0, 1, 2, 3 readers it waits for the last, whichever that is."""
+    for last in range(max(number, 1)):
+        seeker, readers = others(), [others() for _ in range(number)]
+        for reader in readers:
+            reader.hold("R")
+        seeker.hold("S")
+        for left, reader in enumerate(readers[last:] + readers[:last]):
+            assert seeker("seek_to_write", timeout=0) is False, f"{number - left} are in"
+            reader("reader.release")
+        assert seeker("seek_to_write", timeout=0) is True
+        seeker("writer.release")
+        seeker("seeker.release")
 
 
 def test_an_upgrade_goes_before_all_that_wait(lock: shmlock.SeekLock, others: Callable[[], Obedient]) -> None:
