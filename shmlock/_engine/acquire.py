@@ -13,6 +13,7 @@ from shmlock._engine.modes import MODE_BITS, READ, SEEK, WRITE
 from shmlock._engine.stats import FULL
 from shmlock._kernel import parker
 from shmlock._kernel.deadline import NOW, Deadline
+from shmlock._kernel.libc import check_refusal
 from shmlock._kernel.membarrier import fence_here
 from shmlock._segment.layout import (
     ABANDONED,
@@ -169,7 +170,8 @@ class Acquisition(Membership):
         name = segment.semaphore(me.number)
         try:
             bed = parker.Parker(name, mode=segment.mode, owner=segment.owner)
-        except OSError:
+        except OSError as error:
+            check_refusal(error)
             return None
         if segment.is_gone():  # unlinked since we looked
             parker.unlink(name)

@@ -10,6 +10,7 @@ import ctypes
 import os
 import platform
 import sys
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Final
 
 from shmlock.errors import UnsupportedPlatform
@@ -111,3 +112,20 @@ def check(result: int) -> int:
         code = ctypes.get_errno()
         raise OSError(code, os.strerror(code))
     return result
+
+
+def check_refusal(error: OSError) -> None:
+    """Raise it again unless the kernel made it.
+
+    A signal handler that raises TimeoutError, or InterruptedError, raises an OSError out of whatever was under way. It
+    has no errno, and must not be taken for an answer.
+    """
+    if error.errno is None:
+        raise error
+
+
+class Tolerated(AbstractContextManager[None]):
+    """`with Tolerated():` what the kernel refuses does not matter. Anybody else's exception does."""
+
+    def __exit__(self, kind: object, value: object, traceback: object) -> bool:
+        return isinstance(value, OSError) and value.errno is not None

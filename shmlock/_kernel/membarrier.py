@@ -19,7 +19,7 @@ import errno
 from _thread import allocate_lock
 from typing import TYPE_CHECKING, Final
 
-from shmlock._kernel.libc import MACHINE, check, holding_gil
+from shmlock._kernel.libc import MACHINE, check, check_refusal, holding_gil
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -73,6 +73,7 @@ def available() -> str | None:
         register()
         fence()
     except OSError as error:
+        check_refusal(error)
         return error.strerror or str(error)
     return None
 

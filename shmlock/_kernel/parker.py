@@ -19,7 +19,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from shmlock._kernel import shm
-from shmlock._kernel.libc import ADDRESS, Timespec, releasing_gil
+from shmlock._kernel.libc import ADDRESS, Timespec, Tolerated, check_refusal, releasing_gil
 
 with suppress(ImportError):  # importing shmlock works where this can't be built; making an object does not
     import posix_ipc
@@ -51,7 +51,7 @@ def _create(name: str, mode: int, owner: tuple[int, int]) -> posix_ipc.Semaphore
     except posix_ipc.ExistentialError:
         return _open(name)
     # sem_open(3) masks the mode with the umask; the file behind the name takes a chmod.
-    with suppress(OSError):
+    with Tolerated():
         shm.set_owner_and_mode(_file(name), mode, owner)
     return semaphore
 
@@ -98,12 +98,13 @@ def opened(name: str) -> Callable[[], None] | None:
     """How to post the semaphore of this name; None when its owner never slept, so that there is none."""
     try:
         semaphore = _open(name)
-    except OSError:
+    except OSError as error:
+        check_refusal(error)
         return None
 
     def post() -> None:
         # EOVERFLOW: more than two thousand million posts that nobody took. One of them will do.
-        with suppress(posix_ipc.Error, OSError):
+        with Tolerated(), suppress(posix_ipc.Error):
             semaphore.release()
 
     return post

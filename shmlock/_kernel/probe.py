@@ -24,7 +24,8 @@ def capabilities() -> Capabilities:
     try:
         status = os.statvfs(shm.ROOT)
         free = status.f_bavail * status.f_frsize
-    except OSError:
+    except OSError as error:
+        libc.check_refusal(error)
         free = -1
     lack = libc.missing()
     return Capabilities(

@@ -13,6 +13,7 @@ import threading
 import psutil
 
 from shmlock._kernel.forks import in_child
+from shmlock._kernel.libc import check_refusal
 
 
 @functools.cache
@@ -20,7 +21,8 @@ def pid_namespace() -> int:
     """The inode of this process's pid namespace (namespaces(7)); 0 where /proc does not tell."""
     try:
         return os.stat("/proc/self/ns/pid").st_ino
-    except OSError:
+    except OSError as error:
+        check_refusal(error)
         return 0
 
 
@@ -35,7 +37,10 @@ def started_at() -> int:
         with open("/proc/self/stat", "rb") as file:
             # The second field, the program's name in brackets, may itself have blanks and brackets in it.
             return int(file.read().rpartition(b")")[2].split()[19])
-    except (OSError, ValueError, IndexError):
+    except OSError as error:
+        check_refusal(error)
+        return 0
+    except (ValueError, IndexError):
         return 0
 
 
@@ -50,7 +55,10 @@ def boot_id() -> bytes:
     try:
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
             return bytes.fromhex(file.read().strip().replace("-", ""))
-    except (OSError, ValueError):
+    except OSError as error:
+        check_refusal(error)
+        return bytes(16)
+    except ValueError:
         return bytes(16)
 
 

@@ -15,7 +15,7 @@ import stat
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
-from shmlock._kernel.libc import ADDRESS, releasing_gil
+from shmlock._kernel.libc import ADDRESS, check_refusal, releasing_gil
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -110,7 +110,8 @@ def identity(name: str) -> tuple[int, int] | None:
     """(device, inode) of what the name means now, or None."""
     try:
         status = os.stat(path(name), follow_symlinks=False)
-    except OSError:
+    except OSError as error:
+        check_refusal(error)
         return None
     return status.st_dev, status.st_ino
 
@@ -132,7 +133,8 @@ def names() -> list[str]:
     """All names there are; none where there is no /dev/shm."""
     try:
         return os.listdir(ROOT)
-    except OSError:
+    except OSError as error:
+        check_refusal(error)
         return []
 
 

@@ -186,6 +186,7 @@ class _opened:  # noqa: N801  reads as the function that it wraps
                 "create it with owner=(uid, gid) of the user that the workers run as",
             ) from None
         except OSError as error:
+            libc.check_refusal(error)
             # ELOOP: a symbolic link; EISDIR, ENXIO: a directory, a socket or a FIFO.
             raise SegmentCorrupt(f"{name}: {shm.path(PREFIX + name)} is no segment ({error.strerror})") from None
 
@@ -222,6 +223,7 @@ def _create(
     try:
         unborn = shm.Unborn(PREFIX + name, size, mode=mode, owner=owner)
     except OSError as error:
+        libc.check_refusal(error)
         raise OSError(error.errno, f"{name}: {size} bytes in {shm.ROOT}: {os.strerror(error.errno or 0)}") from error
     try:
         header = headers.Header(

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 TIMES = 3000
 
 
-class Interrupted(Exception):  # noqa: N818  it is no error
-    """What the handler raises."""
+class Interrupted(TimeoutError):  # noqa: N818  it is no error
+    """What the handler raises: an OSError, which must not be taken for an answer of the kernel's."""
 
 
 @pytest.fixture

@@ -8,10 +8,13 @@ import pytest
 
 import shmlock
 from shmlock._engine.modes import MODE_BITS, WRITE
+from shmlock._kernel import parker, shm
 from shmlock._segment.layout import WANT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from tests.conftest import Peer, Start
 
 
 @pytest.fixture
@@ -19,6 +22,31 @@ def lock(name: str) -> Iterator[shmlock.RWLock]:
     """A fresh lock, closed at the end."""
     with shmlock.RWLock(name) as made:
         yield made
+
+
+def test_a_handler_s_timeout_is_not_a_lack_of_semaphores(
+    lock: shmlock.RWLock, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A TimeoutError that a signal handler raises while the bed is made goes on to the caller; no want is left."""
+
+    def hold(peer: Peer) -> None:
+        with shmlock.RWLock(lock.name).writer:
+            peer.say("in")
+            peer.hear()
+
+    def interrupted(*_: object, **__: object) -> None:
+        raise TimeoutError("from a handler")
+
+    child = start(hold)
+    assert child.hear() == "in"
+    for place, function in ((parker, "_create"), (shm, "identity")):
+        with monkeypatch.context() as patched:
+            patched.setattr(place, function, interrupted)
+            for face in (lock.reader, lock.writer):
+                with pytest.raises(TimeoutError, match="from a handler"):
+                    face.acquire()
+        assert "waiting" not in repr(lock)
+    child.say("leave")
 
 
 def test_a_grant_that_comes_while_we_look_is_taken(lock: shmlock.RWLock) -> None:

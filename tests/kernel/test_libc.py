@@ -7,10 +7,12 @@ import errno
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
 import pytest
 
 from shmlock._kernel import libc, robust
+from shmlock._kernel.libc import Tolerated, check_refusal
 from shmlock.errors import UnsupportedPlatform
 
 # What a program does on a platform that lacks something; `{pretend}` makes it look like one.
@@ -136,3 +138,16 @@ def test_timespec(nanoseconds: int, seconds: int, rest: int) -> None:
     """Nanoseconds are split into whole seconds and the rest."""
     time = libc.Timespec.from_ns(nanoseconds)
     assert (time.seconds, time.nanoseconds) == (seconds, rest)
+
+
+def test_only_the_kernel_s_refusals_are_tolerated() -> None:
+    """An OSError that a signal handler raised in the middle of a call goes on; one with an errno is an answer."""
+    with Tolerated():
+        Path("/there/is/no/such/file").stat()
+    with pytest.raises(TimeoutError), Tolerated():
+        raise TimeoutError("from a handler")
+    with pytest.raises(ValueError, match="no OSError"), Tolerated():
+        raise ValueError("no OSError")
+    check_refusal(OSError(errno.EACCES, "refused"))
+    with pytest.raises(InterruptedError):
+        check_refusal(InterruptedError())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 from pathlib import Path
@@ -76,7 +77,7 @@ def test_without_proc(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where /proc does not tell, everything is 0, and nothing raises: nobody decides by it."""
 
     def no_proc(*_: object, **__: object) -> None:
-        raise FileNotFoundError
+        raise FileNotFoundError(errno.ENOENT, "there is no /proc")
 
     def no_process(*_: object) -> None:
         raise psutil.NoSuchProcess(1)
