@@ -7,6 +7,7 @@
     _faces      what `with` takes, and what is done about a writer that was killed inside
     locks       RWLock, SeekLock, Mutex
     config      SharedConfig
+    metrics     RTMetrics
     timers      TimerQueue
     gunicorn    hooks for gunicorn.conf.py
     updater     python -m shmlock.updater
@@ -37,6 +38,7 @@ from shmlock.errors import (
     WouldDeadlock,
 )
 from shmlock.locks import Mutex, RWLock, SeekLock
+from shmlock.metrics import LatencyHistogram, MetricsSnapshot, RTMetrics
 from shmlock.timers import TimerQueue
 
 __version__ = "0.1.0"
@@ -44,9 +46,11 @@ __version__ = "0.1.0"
 __all__ = [
     "ClosedError",
     "ForeignSegment",
+    "LatencyHistogram",
     "LayoutMismatch",
     "LockStatistics",
     "LockTimeout",
+    "MetricsSnapshot",
     "ModeStatistics",
     "Mutex",
     "NotHeld",
@@ -55,6 +59,7 @@ __all__ = [
     "ParticipantsExhausted",
     "PayloadTooLarge",
     "QueueFull",
+    "RTMetrics",
     "RWLock",
     "SeekLock",
     "SegmentCorrupt",
