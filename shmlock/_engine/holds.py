@@ -81,8 +81,10 @@ class Holds(Acquisition):
 
     def _write_to_read(self, me: Participant, vouch: bool) -> None:
         upgraded = self._check_writes(me)
-        self.words[me.base + READS] += 1  # before the gate can open, and before anything is given up
+        # R before the gate can open, and before anything is given up; together with what tells an interruption so.
+        self.words[me.base + READS] += 1
         me.downgraded = True
+        me.asked = 1 << WRITE | upgraded << SEEK
         self._end_write(me, upgraded, vouch)
         me.account.locked(READ)
 
@@ -94,6 +96,7 @@ class Holds(Acquisition):
         self._check_seeks(me)
         self.words[me.base + READS] += 1
         me.downgraded = True
+        me.asked = 1 << SEEK
         self._end_seek(me)
         me.account.locked(READ)
 
