@@ -7,6 +7,7 @@
     _faces      what `with` takes, and what is done about a writer that was killed inside
     locks       RWLock, SeekLock, Mutex
     config      SharedConfig
+    metrics     RTMetrics
     timers      TimerQueue
     gunicorn    hooks for gunicorn.conf.py
     prometheus  a collector: all objects on one page, from any process
@@ -40,6 +41,7 @@ from shmlock.errors import (
     WouldDeadlock,
 )
 from shmlock.locks import Mutex, RWLock, SeekLock
+from shmlock.metrics import LatencyHistogram, MetricsSnapshot, RTMetrics
 from shmlock.timers import TimerQueue
 
 __version__ = "0.1.0"
@@ -47,9 +49,11 @@ __version__ = "0.1.0"
 __all__ = [
     "ClosedError",
     "ForeignSegment",
+    "LatencyHistogram",
     "LayoutMismatch",
     "LockStatistics",
     "LockTimeout",
+    "MetricsSnapshot",
     "ModeStatistics",
     "Mutex",
     "NotHeld",
@@ -58,6 +62,7 @@ __all__ = [
     "ParticipantsExhausted",
     "PayloadTooLarge",
     "QueueFull",
+    "RTMetrics",
     "RWLock",
     "SeekLock",
     "SegmentCorrupt",

@@ -331,7 +331,7 @@ def test_any_process_tells_of_all(name: str, start: Start) -> None:
         peer.say(Page(metrics).values)
         peer.hear()
 
-    with shmlock.RTMetrics(name) as metrics:
+    with shmlock.RTMetrics(name, max_participants=8) as metrics:
         metrics.record(404, 0.25)
         child = start(record)
         childs = child.hear()

@@ -34,7 +34,7 @@ Cost, uncontended: entering 2 loads and 1 store, leaving 2 loads and 1 store; no
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from shmlock._kernel.deadline import FOREVER, Deadline
 from shmlock._segment.layout import GATE, OWNER_DIED
@@ -53,6 +53,7 @@ class Here(threading.local):
 
     me: Participant
     leaver: object
+    shard: Any  # of a metrics segment
 
 
 class Reader:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import atexit
 from contextlib import suppress
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, TypeVar, TypeVarTuple
 
 from shmlock._engine.acquire import LONGEST_SLICE
 from shmlock._engine.holds import Holds
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from shmlock._segment.segment import Segment
 
 T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 
 
 class Engine(Holds):
@@ -96,6 +97,10 @@ class Engine(Holds):
         words[reads] -= 1
         state.ask(number, SEEK)
         return True
+
+    def under_guard(self, action: Callable[[*Ts], T], *args: *Ts) -> T:
+        """Run an action of a few stores, which nobody who takes the guard may see half done."""
+        return self._aside(self.me(), action, *args)
 
     def vouch(self) -> None:
         """The data are whole, whatever a writer's death left behind."""

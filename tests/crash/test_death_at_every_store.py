@@ -380,3 +380,83 @@ def test_publishing(name: str, start: Start) -> None:
     assert config.publish({"turn": 0, "filler": ""}) == seen[-1] + 3
     assert config.reap() >= 0
     config.close()
+
+
+def test_recording(name: str, start: Start) -> None:
+    """Killed at any store of a record, also of one that turns to a new second: it counts, or not, or the half of it."""
+    now = [1000.0]
+    metrics = shmlock.RTMetrics(name, max_participants=2, clock=lambda: now[0])
+    metrics.record(200, 0.5)
+    seen = [metrics.totals()]
+
+    def record(_: Peer) -> None:
+        shmlock.RTMetrics(name, clock=lambda: now[0]).record(404, 0.5)
+
+    def check(_: int) -> None:
+        totals, codes = metrics.totals(), metrics.status_codes_counts()
+        latencies = metrics.latency_histogram().total_count
+        assert totals[200] == seen[0][200]
+        assert totals.get(404, 0) - seen[0].get(404, 0) in {0, 1}
+        assert codes.get(404, 0) in {0, 1}
+        assert latencies - codes.get(200, 0) in {0, 1}
+        metrics.reset()
+        metrics.record(200, 0.5)
+        assert metrics.status_codes_counts() == {200: 1}
+        assert metrics.latency_histogram().total_count == 1
+        metrics.reset()
+        seen[0] = metrics.totals()
+        now[0] += 1
+
+    stores = every_store(start, record, check)
+    assert stores > 20
+    metrics.close()
+
+
+def test_resetting(name: str, start: Start) -> None:
+    """Killed at any store of a reset: it is done or not, and the next one is."""
+    metrics = shmlock.RTMetrics(name, max_participants=2, clock=lambda: 1000.0)
+    counted = 0
+
+    def check(_: int) -> None:
+        nonlocal counted
+        metrics.record(200, 0.5)
+        found = metrics.total_count()
+        assert found in {counted + 1, 1}
+        assert metrics.latency_histogram().total_count == found
+        counted = found
+
+    metrics.record(200, 0.5)
+    counted = 1
+    stores = every_store(start, lambda _: shmlock.RTMetrics(name, clock=lambda: 1000.0).reset(), check)
+    assert stores > 20
+    assert counted == 1, "the last one was not killed"
+    metrics.close()
+
+
+def test_appending(name: str, start: Start) -> None:
+    """Killed at any store: what both had is there, and of what is added no more than all, and no baseline is broken."""
+    metrics = shmlock.RTMetrics(name, max_participants=2, clock=lambda: 1000.0)
+    other = shmlock.RTMetrics(f"{name}.other", max_participants=2, clock=lambda: 1000.0)
+    for _ in range(5):
+        metrics.record(200, 0.5)
+        other.record(404, 0.25)
+    exported = other.export()
+    before = metrics.status_codes_counts().get(404, 0)
+
+    def check(_: int) -> None:
+        nonlocal before
+        codes = metrics.status_codes_counts()
+        assert codes[200] == 5
+        assert codes.get(404, 0) - before in range(6)
+        assert metrics.latency_histogram().total_count >= 5
+        metrics.reset()
+        assert metrics.total_count() == metrics.latency_histogram().total_count == 0
+        for _ in range(5):
+            metrics.record(200, 0.5)
+        before = 0
+
+    stores = every_store(start, lambda _: shmlock.RTMetrics(name, clock=lambda: 1000.0).append(exported), check)
+    assert stores > 20
+    other.unlink()
+    other.close()
+    metrics.close()
