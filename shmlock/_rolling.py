@@ -28,13 +28,15 @@ from typing import TYPE_CHECKING, Any, Final
 from shmlock._hdr import Scale
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
 FIRST_CODE: Final = 100
 CODES: Final = 500  # 100 to 599
 _COUNT: Final = 4  # bytes
 _WORD: Final = 8
 _LINE: Final = 128
+
+TRIES: Final = 16  # at a copy of a shard that is stored to
 
 # Words of the control line. used: no shard from here up has ever been used; grows only, under the guard.
 # base: 0, or the number of the reset that made the baseline in force, times 2, plus which of the two it is.
@@ -287,12 +289,17 @@ def _counts(row: int, size: int) -> Iterator[tuple[int, int]]:
     return ((number, count) for number, count in enumerate(counts) if count)
 
 
+def _no_fence() -> None:
+    pass
+
+
 class Table:
     """All shards of a segment's payload."""
 
-    def __init__(self, payload: Any, geometry: Geometry) -> None:
-        """`payload`: its bytes."""
+    def __init__(self, payload: Any, geometry: Geometry, fence: Callable[[], None] | None = None) -> None:
+        """`payload`: its bytes. `fence`: on all CPUs, where one is needed."""
         self.geometry = geometry
+        self._fence = fence or _no_fence
         self._payload = payload
         self.words = payload.cast("Q")
         self.counts = payload.cast("I")
@@ -312,9 +319,8 @@ class Table:
         """What counts at this tick; `gross`: what was counted before the last reset as well."""
         size = self.geometry.shard_size if latencies else self.geometry.histograms_at
         base = b"" if gross else self._baseline(size)  # first: what is counted meanwhile comes on top
-        blocks = [self._copied(2 + number, size) for number in range(self.words[USED])]
         tally = Tally(self.geometry)
-        tally.count(tick, blocks, base, latencies=latencies)
+        tally.count(tick, self._copies(size), base, latencies=latencies)
         return tally
 
     def _baseline(self, size: int) -> bytes:
@@ -326,19 +332,25 @@ class Table:
                 return block
         return b""
 
-    _TRIES: Final = 16
+    def _copies(self, size: int) -> list[bytes]:
+        """Each used shard between two records; or in the middle of one, if its owner was stopped or killed there.
 
-    def _copied(self, block: int, size: int) -> bytes:
-        """A shard between two records; or in the middle of one, if its owner was stopped or killed there."""
-        start = self._start(block)
-        at = start // _WORD
-        copy = b""
-        for _ in range(self._TRIES):
-            before = self.words[at]
-            copy = bytes(self._payload[start : start + size])
-            if not before & 1 and self.words[at] == before:
+        Where loads and stores may pass each other, a fence on all CPUs, owners' ones too, keeps the copy between the
+        two looks at the sequence.
+        """
+        starts = [self._start(2 + number) for number in range(self.words[USED])]
+        copies = dict.fromkeys(starts, b"")
+        pending = starts
+        for _ in range(TRIES):
+            before = {start: self.words[start // _WORD] for start in pending}
+            self._fence()
+            for start in pending:
+                copies[start] = bytes(self._payload[start : start + size])
+            self._fence()
+            pending = [start for start, found in before.items() if found & 1 or self.words[start // _WORD] != found]
+            if not pending:
                 break
-        return copy
+        return list(copies.values())
 
     def rebase(self, tick: int) -> None:
         """Alone: have all that was counted so far count no more."""

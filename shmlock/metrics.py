@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 from shmlock._engine.engine import engine_of
 from shmlock._engine.handle import DEFAULT_PARTICIPANTS, Handle
 from shmlock._engine.stats import LockStatistics, read_statistics
+from shmlock._kernel.membarrier import Fences
 from shmlock._rolling import CODES, FIRST_CODE, Geometry, Shard, Table, Tally
 from shmlock._segment.header import Kind
 from shmlock.errors import LayoutMismatch
@@ -200,7 +201,8 @@ class RTMetrics(Handle, _Readings):
         self._clock = clock
         self._tick = self._geometry.tick_ms / 1000
         self._longest = float(self._geometry.highest)
-        self._table = Table(self._segment.payload, self._geometry)
+        fence = Fences(fast=self._segment.header.fast).before_writing  # where the machine is one that needs it
+        self._table = Table(self._segment.payload, self._geometry, fence)
 
     # --- recording
 

@@ -9,7 +9,7 @@ from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
-from shmlock._rolling import BASE, Geometry, Shard, Table
+from shmlock._rolling import BASE, TRIES, Geometry, Shard, Table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -187,7 +187,26 @@ def test_a_shard_that_is_stored_to_is_read_again(times: int) -> None:
     payload.shard.record(5, 200, 1)
     codes = made.tally(5, latencies=True).codes()
     assert codes[200] >= 1 + min(times, 3)
-    assert payload.times == max(times - Table._TRIES, 0)
+    assert payload.times == max(times - TRIES, 0)
+
+
+def test_each_copy_is_between_two_fences() -> None:
+    """Where there is need of a fence: one after the first look at the sequences, one before the second."""
+    raw = memoryview(bytearray(SMALL.payload_size(2)))
+    steps: list[str] = []
+
+    class Copied:
+        def cast(self, kind: str) -> Any:
+            return raw.cast(kind)  # type: ignore[call-overload]
+
+        def __getitem__(self, where: slice) -> memoryview:
+            steps.append("copy")
+            return raw[where]
+
+    made = Table(Copied(), SMALL, lambda: steps.append("fence"))
+    made.enlist(1)
+    made.tally(5, latencies=True)
+    assert steps == ["fence", "copy", "copy", "fence"]
 
 
 def test_a_baseline_that_is_made_anew_meanwhile_is_read_again() -> None:
