@@ -10,6 +10,9 @@
     metrics     RTMetrics
     timers      TimerQueue
     gunicorn    hooks for gunicorn.conf.py
+    prometheus  a collector: all objects on one page, from any process
+    wsgi        middleware that records each response
+    asgi        the same for ASGI
     updater     python -m shmlock.updater
 
 Imports go down only.

@@ -7,14 +7,16 @@ import json
 import os
 import pwd
 import re
+import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import threading
 import time
+import urllib.error
 import urllib.request
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -656,3 +658,67 @@ def test_application_that_fails(site: Site, serve: Callable[..., Server]) -> Non
         assert server.ends() != 0
         assert "broken" in server.log()
         assert site.names() == []
+
+
+# --- the example with a page for Prometheus
+
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "metrics"
+
+
+def fetched(url: str) -> str:
+    """What a server answers, whatever the status."""
+    try:
+        with urllib.request.urlopen(url, timeout=HANG) as response:  # noqa: S310  of our own server
+            return str(response.read(), "utf-8")
+    except urllib.error.HTTPError as error:
+        with error:
+            return str(error.read(), "utf-8")
+
+
+def counters(server: Server) -> dict[str, float]:
+    """Scrape it: each counter by its name and labels, as they are printed."""
+    lines = fetched(server.url() + "/metrics").splitlines()
+    samples = dict(line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
+    kinds = ("_total{", "_count{", "_sum{", "_bucket{")
+    return {sample: float(value) for sample, value in samples.items() if any(kind in sample for kind in kinds)}
+
+
+def test_metrics_example(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Any worker's page has the exact number of all workers' responses; nothing on it goes back when one is killed."""
+    shutil.copytree(EXAMPLE, site.folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
+    with (site.folder / "gunicorn.conf.py").open("a") as configuration:
+        configuration.write('bind = "127.0.0.1:0"\ncontrol_socket_disable = True\n')
+    monkeypatch.setenv("SITE", site.name)
+    asked = {"/": 0, "/nowhere": 0}
+
+    def ask(path: str) -> int:
+        asked[path] += 1
+        return int(fetched(server.url() + path))
+
+    def answered() -> list[int]:
+        page = counters(server)
+        name = f'name="{site.name}.metrics"'
+        return [int(page.get(f'shmlock_requests_total{{code="{code}",{name}}}', 0)) for code in (200, 404)]
+
+    with closing(Server(site.folder, 0)) as server:
+        before = counters(server)
+        for killed in range(1, 6):
+            pids: set[int] = set()
+            while len(pids) < 2:
+                pids.add(ask("/"))
+                ask("/nowhere")
+            # A worker records a response a moment after its client has it: so not at once, but never more.
+            until(lambda: answered() == list(asked.values()), "all responses are recorded")
+            server.signal(signal.SIGKILL, pids.pop())
+            for _ in range(10):
+                after = counters(server)
+                assert all(after[counter] >= before[counter] for counter in before)
+                before = after
+            server.tells("Booting worker", 2 + killed)
+            assert answered() == list(asked.values())
+        assert len(before) > 50
+        server.signal(signal.SIGTERM)
+        assert server.ends() == 0
+        assert "Traceback" not in server.log()
+    assert site.names() == []

@@ -1,0 +1,40 @@
+"""What the WSGI and the ASGI middleware have in common: a metrics object that never breaks a response."""
+
+from __future__ import annotations
+
+import logging
+from typing import Final, Protocol
+
+from shmlock.errors import ShmlockError
+
+NO_RESPONSE: Final = 500
+"""The code of a request whose application raised, or ended without a response: what its server then answers."""
+
+_log = logging.getLogger("shmlock")
+
+
+class Metrics(Protocol):
+    """What takes the responses: an `RTMetrics`, or anything else with this method."""
+
+    def record(self, code: int, seconds: float) -> None:
+        """Count a response."""
+
+
+class Responses:
+    """Records responses, and keeps the metrics' errors from the client.
+
+    Each kind of error is logged once, for it would most likely come again with each request.
+    """
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+        self._told: set[type[Exception]] = set()
+
+    def record(self, code: int, seconds: float) -> None:
+        """Count a response, or say why it can't be counted."""
+        try:
+            self._metrics.record(code, seconds)
+        except (ShmlockError, ValueError, TypeError) as error:
+            if type(error) not in self._told:
+                self._told.add(type(error))
+                _log.warning("a response (%s, %s s) was not recorded: %s (logged once)", code, seconds, error)
