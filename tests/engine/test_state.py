@@ -56,7 +56,8 @@ def test_random_moves() -> None:
 
 @pytest.mark.parametrize(
     ("fast", "openings", "without"),
-    [(True, NEVER_RESTS, []), (True, 0, []), (True, 1, []), (False, 0, ["half_enter", "half_leave"])],
+    # With 1 the gate rests after one revocation and not after the next: all that 0, or no rest at all, would lead to.
+    [(True, 1, []), (False, 0, ["half_enter", "half_leave"])],
 )
 def test_every_move_from_every_state(fast: bool, openings: int, without: list[str]) -> None:
     """All that three participants can do, halves of moves and deaths included: the state is what section 6 says."""
