@@ -74,7 +74,7 @@ class RWLock(Handle):
         mode: int = 0o600,
         owner: tuple[int, int] | None = None,
         max_participants: int | None = None,
-        on_owner_died: Literal["flag", "raise"] | Callable[[RWLock], object] | Callable[[], object] = "flag",
+        on_owner_died: Literal["flag", "raise"] | Callable[[Any], object] | Callable[[], object] = "flag",
         statistics: Literal["slow", "full"] | None = None,
     ) -> None:
         if statistics not in {None, "slow", "full"}:
@@ -92,11 +92,15 @@ class RWLock(Handle):
         )
         self._engine: Engine = engine_of(self._segment)
         self._words = self._engine.words
-        self._policy = policy = Policy(self, self._engine, on_owner_died)
+        self._policy = Policy(self, self._engine, on_owner_died)
+        self._make_faces()
+
+    def _make_faces(self) -> None:
+        engine, policy = self._engine, self._policy
         counts = bool(self._segment.header.option & FULL)
-        plain = on_owner_died == "flag" and not counts
-        self.reader = Reader(self._engine) if plain else CarefulReader(self._engine, policy, counts=counts)
-        self.writer = Writer(self._engine, policy)
+        plain = policy.chosen == "flag" and not counts
+        self.reader = Reader(engine) if plain else CarefulReader(engine, policy, counts=counts)
+        self.writer = Writer(engine, policy)
 
     def read_lock(self, timeout: float | None = None) -> Timed[Reader]:
         """`with lock.read_lock(timeout=0.5):`; raises LockTimeout when it is not to be had in time."""
@@ -185,26 +189,8 @@ class SeekLock(RWLock):
 
     seeker: Seeker
 
-    def __init__(
-        self,
-        name: str,
-        *,
-        create: bool = True,
-        mode: int = 0o600,
-        owner: tuple[int, int] | None = None,
-        max_participants: int | None = None,
-        on_owner_died: Literal["flag", "raise"] | Callable[[Any], object] | Callable[[], object] = "flag",
-        statistics: Literal["slow", "full"] | None = None,
-    ) -> None:
-        super().__init__(
-            name,
-            create=create,
-            mode=mode,
-            owner=owner,
-            max_participants=max_participants,
-            on_owner_died=on_owner_died,
-            statistics=statistics,
-        )
+    def _make_faces(self) -> None:
+        super()._make_faces()
         self.seeker = Seeker(self._engine, self._policy)
 
     def seek_lock(self, timeout: float | None = None) -> Timed[Seeker]:
