@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from shmlock._engine.participant import Participant
+    from shmlock._kernel.parker import Napper, Parker
     from shmlock._segment.segment import Segment
 
 T = TypeVar("T")
@@ -130,20 +131,25 @@ class Engine(Holds):
         bed = self._bed(me)
         try:
             self.guard.run(deadline, self.state.watch, me.number)
-            while not changed():
-                left = deadline.left()
-                if not left:
-                    return False
-                bed.wait(min(left, LONGEST_SLICE))
+            return _slept_until(changed, bed, deadline)
         except LockTimeout:
             return changed()
         finally:
             self.state.unwatch(me.number)
-        return True
 
     def wake_watchers(self) -> None:
         """Have all that `watch` look again."""
         self._aside(self.me(), self.state.wake_watchers)
+
+
+def _slept_until(changed: Callable[[], bool], bed: Parker | Napper, deadline: Deadline) -> bool:
+    """False when the deadline came first. A function of its own, since `try` does not hold a loop (see guard)."""
+    while not changed():
+        left = deadline.left()
+        if not left:
+            return False
+        bed.wait(min(left, LONGEST_SLICE))
+    return True
 
 
 _engines: dict[tuple[int, int], Engine] = {}
