@@ -11,7 +11,8 @@ What may be interrupted here, and by what:
   asked when we know better. (Measured over about 59,600 exceptions each: lock before the `try` leaked 21,673 times, a
   flag kept in Python 21,558, a Python function around the unlock 4,265, this form 0.)
   The backward jump of a `while` may not be within the `try` around it, whatever the source says, and an exception
-  there goes past `except` and `finally` (CPython 3.12 and 3.13: issues 130279, 108214). So the loop jumps back only while the mutex is not ours.
+  there goes past `except` and `finally` (CPython 3.12 and 3.13: issues 130279, 108214). So the loop jumps back only
+  while the mutex is not ours.
 - *A signal handler that asks for the same lock* meets `busy` in `membership`, not this mutex.
 
 Waiting is cut into slices of 20 ms, because `pthread_mutex_lock` goes on waiting through signals, and Python's

@@ -292,7 +292,7 @@ BELOW = ["_kernel", "_segment", "_engine", "_faces.py", "locks.py", "config.py",
 
 @pytest.mark.parametrize("place", BELOW)
 def test_no_loop_relies_on_a_try_around_it(place: str) -> None:
-    """An exception at its backward jump may go past it (cpython#130279). The guard's jumps only while it holds nothing."""
+    """An exception at its backward jump may go past it (cpython#130279). The guard's jumps while it holds nothing."""
     paths = [Path(ROOT, place)] if place.endswith(".py") else sorted(Path(ROOT, place).glob("*.py"))
     found = [f"{path.stem}.{name}" for path in paths for name in loops_in_a_try(ast.parse(path.read_text("utf-8")))]
     assert found == (["guard.run"] if place == "_engine" else [])
