@@ -14,6 +14,7 @@
     wsgi        middleware that records each response
     asgi        the same for ASGI
     updater     python -m shmlock.updater
+    bench       python -m shmlock.bench
 
 Imports go down only.
 """

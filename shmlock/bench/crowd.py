@@ -1,0 +1,120 @@
+"""Processes that begin together: what they return, how long all of them took, and what it cost."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import resource
+import time
+import traceback
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from shmlock.bench.scenario import WrongData
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from multiprocessing.connection import Connection
+    from multiprocessing.context import ForkProcess
+
+context = multiprocessing.get_context("fork")
+HANG = 120.0  # seconds that a crowd may take; nobody is measured by it
+
+
+class Start:
+    """What a job gets: `wait()` until all are ready, `stopped` from when it is to end."""
+
+    def __init__(self, barrier: Any, stop: Any) -> None:
+        self._barrier = barrier
+        self._stop = stop
+
+    def wait(self) -> None:
+        """Begin together with the others."""
+        self._barrier.wait(HANG)
+
+    @property
+    def stopped(self) -> bool:
+        """Whether the time is over."""
+        return bool(self._stop.value)
+
+
+@dataclass(frozen=True)
+class Crowd:
+    """What came of it. `cpu`: seconds of all processes, from fork to end."""
+
+    results: list[Any]
+    wall: float
+    cpu: float
+    voluntary: int  # context switches: waits
+    involuntary: int
+    rss: int  # KiB, of the largest
+
+
+def gather(jobs: Sequence[Callable[[Start], Any]], seconds: float | None = None) -> Crowd:
+    """Run each job in a process of its own; tell them to stop after so many seconds, if any.
+
+    A job calls `start.wait()` once, when it is ready, and returns something that pickles. Raises what a job raised;
+    whatever happens, the processes end with it.
+    """
+    barrier, stop = context.Barrier(len(jobs) + 1), context.RawValue("b", 0)
+    start = Start(barrier, stop)
+    pipes: list[Connection[Any, Any]] = []
+    workers: list[ForkProcess] = []
+    try:
+        for job in jobs:
+            ours, theirs = context.Pipe(duplex=False)
+            worker = context.Process(target=_work, args=(job, start, theirs), daemon=True)
+            worker.start()
+            theirs.close()
+            pipes.append(ours)
+            workers.append(worker)
+        start.wait()
+        began = time.perf_counter()
+        if seconds is not None:
+            time.sleep(seconds)
+            stop.value = 1
+        told = [_told(pipe) for pipe in pipes]
+        wall = time.perf_counter() - began
+        for worker in workers:
+            worker.join(HANG)
+    finally:
+        for worker in workers:
+            if worker.is_alive():
+                worker.kill()
+            worker.join()
+            worker.close()
+        for pipe in pipes:
+            pipe.close()
+    usages = [usage for _, usage in told]
+    return Crowd(
+        results=[result for result, _ in told],
+        wall=wall,
+        cpu=sum(usage[0] for usage in usages),
+        voluntary=sum(usage[1] for usage in usages),
+        involuntary=sum(usage[2] for usage in usages),
+        rss=max((usage[3] for usage in usages), default=0),
+    )
+
+
+def _work(job: Callable[[Start], Any], start: Start, pipe: Connection[Any, Any]) -> None:
+    try:
+        result: tuple[str, Any] = ("returned", job(start))
+    except WrongData as wrong:
+        result = ("wrong", str(wrong))
+    except BaseException:  # noqa: BLE001  the parent says it
+        result = ("raised", traceback.format_exc())
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    pipe.send((result, (used.ru_utime + used.ru_stime, used.ru_nvcsw, used.ru_nivcsw, used.ru_maxrss)))
+    pipe.close()
+    os._exit(0)  # whatever a peer left behind must not be heard of at exit
+
+
+def _told(pipe: Connection[Any, Any]) -> tuple[Any, tuple[float, int, int, int]]:
+    if not pipe.poll(HANG):
+        raise TimeoutError(f"a process of the crowd said nothing for {HANG:.0f} s")
+    (kind, result), usage = pipe.recv()
+    if kind == "wrong":
+        raise WrongData(result)
+    if kind == "raised":
+        raise RuntimeError(f"in a process of the crowd:\n{result}")
+    return result, usage

@@ -1,0 +1,67 @@
+"""Rounds: each side once in each, one after the other, so that drift of the machine hits all alike."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Protocol
+
+from shmlock.bench.samples import Results
+from shmlock.bench.scenario import WrongData
+
+if TYPE_CHECKING:
+    from shmlock.bench.scenario import Knobs, Scenario
+
+
+class Progress(Protocol):
+    """Who is told how far it is."""
+
+    def begin(self, scenario: Scenario, steps: int) -> None:
+        """So many steps are to come."""
+
+    def step(self, what: str) -> None:
+        """One begins."""
+
+    def end(self) -> None:
+        """All are done."""
+
+
+class Silent:
+    """Tells nobody."""
+
+    def begin(self, scenario: Scenario, steps: int) -> None:
+        """Not told."""
+
+    def step(self, what: str) -> None:
+        """Not told."""
+
+    def end(self) -> None:
+        """Not told."""
+
+
+def run(scenario: Scenario, knobs: Knobs, progress: Progress | None = None) -> Results:
+    """Measure a scenario. A side whose data were wrong is told so, and measured no more."""
+    told = progress or Silent()
+    results = Results(scenario, knobs)
+    began = time.perf_counter()
+    try:
+        cases = scenario.cases(knobs)
+        told.begin(scenario, len(cases) * knobs["rounds"])
+        wrong: set[str] = set()
+        for _ in range(knobs["rounds"]):
+            for case in cases:
+                told.step(" ".join(filter(None, (case.side, case.column))))
+                if case.side in wrong:
+                    continue
+                try:
+                    found = case.measure()
+                except WrongData as error:
+                    wrong.add(case.side)
+                    results.faults.append(f"{case.side}, {case.column}: {error}")
+                    continue
+                for measure, value in found.items():
+                    results.add(measure, case.column, case.side, value)
+    finally:
+        scenario.close()
+        told.end()
+    results.seconds = time.perf_counter() - began
+    return results

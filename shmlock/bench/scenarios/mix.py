@@ -1,0 +1,126 @@
+"""100 workers that read and write with 1 ms inside the lock: the first seed's script, as processes."""
+
+from __future__ import annotations
+
+import functools
+import os
+import time
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+from shmlock.bench.crowd import Start, context, gather
+from shmlock.bench.peers import Peer, available, peers
+from shmlock.bench.scenario import Case, Knob, Knobs, Measure, Scenario, WrongData
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from shmlock.bench.samples import Results
+
+_turn = count()
+
+
+def _nap(seconds: float) -> float:
+    """What `time.sleep` of so long really takes here, alone."""
+    began = time.perf_counter()
+    for _ in range(100):
+        time.sleep(seconds)
+    return (time.perf_counter() - began) / 100
+
+
+def _read(lock: Peer, data: Any, iterations: int, nap: float, start: Start) -> None:
+    reader, _ = lock.opened()
+    start.wait()
+    for _ in range(iterations):
+        with reader:
+            before = data.value
+            time.sleep(nap)
+            if before % 2 or data.value != before:
+                raise WrongData("a reader was in together with a writer")
+
+
+def _write(lock: Peer, data: Any, iterations: int, nap: float, start: Start) -> None:
+    _, writer = lock.opened()
+    start.wait()
+    for _ in range(iterations):
+        with writer:
+            value = data.value = data.value + 1
+            time.sleep(nap)
+            data.value = value + 1
+
+
+def crowd(peer: type[Peer], readers: int, writers: int, iterations: int, nap: float) -> Mapping[str, float]:
+    """One round. Raises WrongData."""
+    lock = peer(f"bench-{os.getpid()}-mix{next(_turn)}")
+    data = context.RawValue("q", 0)
+    try:
+        found = gather(
+            [
+                *(functools.partial(_read, lock, data, iterations, nap) for _ in range(readers)),
+                *(functools.partial(_write, lock, data, iterations, nap) for _ in range(writers)),
+            ]
+        )
+    finally:
+        lock.close()
+    if data.value != 2 * writers * iterations:
+        raise WrongData(f"{data.value} was counted instead of {2 * writers * iterations}: writers overlapped")
+    return {
+        "wall": found.wall,
+        "unavoidable": found.wall / ((writers + 1) * iterations * _nap(nap)),
+        "cpu": found.cpu,
+        "switches": found.voluntary + found.involuntary,
+    }
+
+
+def cases(knobs: Knobs) -> list[Case]:
+    """All peers that can be used, for each share of readers."""
+    workers = knobs["workers"]
+    found = []
+    for peer in peers():
+        if available(peer) is None:
+            for share in (80, 20, 50):
+                readers = workers * share // 100
+                measure = functools.partial(
+                    crowd, peer, readers, workers - readers, knobs["iterations"], knobs["milliseconds"] / 1000
+                )
+                found.append(Case(peer.name, f"{share}/{100 - share}", measure))
+    return found
+
+
+def answer(results: Results) -> str:
+    """How near ours comes to what is unavoidable."""
+    near = [results.median("unavoidable", column, "shmlock.RWLock") for column in results.columns]
+    return (
+        f"shmlock.RWLock takes {min(near):.2f} to {max(near):.2f} times what the sleeps alone make unavoidable. "
+        "A lock that lets one in at a time must take all sleeps one after the other."
+    )
+
+
+SCENARIO = Scenario(
+    name="mix",
+    title="A hundred workers, reading and writing",
+    question=(
+        "100 processes use one lock 50 times each, and sleep a millisecond inside it: 80 of them read and 20 write, or "
+        "the other way round, or half and half. How long does it take, and how much of that is the lock? Readers can "
+        "be in together, so a lock that lets them should be far ahead where most of them read."
+    ),
+    measures={
+        "wall": Measure("until all are done", "s"),
+        "unavoidable": Measure("compared with what the sleeps make unavoidable", "x"),
+        "cpu": Measure("CPU of all processes", "s"),
+        "switches": Measure("context switches", ""),
+    },
+    knobs={
+        "workers": Knob(100, 20, "processes"),
+        "iterations": Knob(50, 10, "times that each is in"),
+        "milliseconds": Knob(1.0, 1.0, "that it sleeps in there"),
+    },
+    cases=cases,
+    answer=answer,
+    columns="readers / writers",
+    rounds=Knob(3, 1, "how often each side is measured"),
+    notes=(
+        "Unavoidable are the writers' sleeps, one after the other, and one worker's reads, which all readers do at the "
+        "same time at best: (writers + 1) x iterations x what the sleep takes here, measured after each round."
+    ),
+)
