@@ -60,10 +60,17 @@ class Side(Protocol):
         """Leave nothing behind."""
 
 
-def _polled(look: Callable[[], Any], load: Callable[[], Value]) -> tuple[Any, Any]:
+def _sleep(_: float) -> None:
+    time.sleep(POLL)
+
+
+def _polled(
+    look: Callable[[], Any], load: Callable[[], Value], pause: Callable[[float], object] = _sleep
+) -> tuple[Callable[[], Value], Callable[[float], Value | None]]:
     """`get` and `wait` of a side that can be asked what it has, and told to load it: it does so when that changed.
 
-    `look` comes before `load`, so a value can be newer than what it is known by, and is loaded once more; never older.
+    `pause`: what to do between two looks, for so many seconds at most. `look` comes before `load`, so a value can be
+    newer than what it is known by, and is loaded once more; never older.
     """
     seen: Any = None
     value: Value = {}
@@ -79,9 +86,10 @@ def _polled(look: Callable[[], Any], load: Callable[[], Value]) -> tuple[Any, An
     def wait(seconds: float) -> Value | None:
         end = time.monotonic() + seconds
         while look() == seen:
-            if time.monotonic() > end:
+            left = end - time.monotonic()
+            if left <= 0:
                 return None
-            time.sleep(POLL)
+            pause(left)
         return get()
 
     return get, wait
@@ -226,29 +234,14 @@ class Redis:
                 pipeline.publish(name, value["first"])
                 pipeline.execute()
 
-        get, _ = _polled(lambda: client.get(f"{name}.version"), lambda: json.loads(client.get(f"{name}.value")))
-        last: Value = {}
+        def load() -> Value:
+            found: Value = json.loads(client.get(f"{name}.value"))
+            return found
 
-        def wait(seconds: float) -> Value | None:
-            nonlocal last
-            last = last or get()
-            end = time.monotonic() + seconds
-            while True:
-                found: Value = get()
-                if found["first"] != last["first"]:
-                    last = found
-                    return found
-                left = end - time.monotonic()
-                if left <= 0:
-                    return None
-                messages.get_message(timeout=left)
+        def pause(seconds: float) -> None:
+            messages.get_message(timeout=seconds)
 
-        def noted() -> Value:
-            nonlocal last
-            last = get()
-            return last
-
-        return Opened(publish, noted, wait)
+        return Opened(publish, *_polled(lambda: client.get(f"{name}.version"), load, pause))
 
     def close(self) -> None:
         """Remove the keys."""
@@ -369,7 +362,8 @@ def _follow(side: Side, number: int, turns: int, together: _Together, start: Sta
 
 def _steady(get: Callable[[], Value]) -> float:
     """Seconds for one read while nothing changes: the median of some batches."""
-    batch, took = 1, []
+    batch = 1
+    took: list[float] = []
     end = time.perf_counter() + _STEADY
     while time.perf_counter() < end or len(took) < 3:
         turns = range(batch)
