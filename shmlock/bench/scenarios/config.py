@@ -220,7 +220,7 @@ class Redis:
             client.close()
 
     def _client(self) -> Any:
-        return self._redis.Redis(socket_connect_timeout=1)
+        return self._redis.Redis(socket_connect_timeout=1, retry=None)
 
     def opened(self) -> Opened:
         """A version beside the value, so that what hasn't changed isn't sent; both are set at once."""

@@ -21,10 +21,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import shmlock
+from shmlock.bench import web_site
 from shmlock.bench.crowd import Start, gather
 from shmlock.bench.scenario import Case, Knob, Knobs, Measure, Scenario, WrongData
 from shmlock.bench.scenarios._said import compared
-from shmlock.bench.web_site import TORN, calibrated
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -38,7 +38,6 @@ SIDES: Final = {
     "config": "shmlock.SharedConfig",
 }  # by mode
 PATIENCE: Final = 15.0  # seconds for the server to come, and for an answer
-_SITE: Final = "shmlock.bench.web_site"
 
 _turn = count()
 
@@ -66,13 +65,13 @@ def serving(mode: str, settings: Mapping[str, float]) -> Iterator[int]:
     name = f"bench-{os.getpid()}-web{next(_turn)}"
     environment = {f"BENCH_{key.upper()}": str(value) for key, value in settings.items()}
     environment |= {"BENCH_MODE": mode, "BENCH_NAME": name}
-    where = str(Path(shmlock.__file__).parent.parent)
+    site, where = web_site.__name__, str(Path(shmlock.__file__).parent.parent)
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, (where, os.environ.get("PYTHONPATH"))))
     with tempfile.TemporaryFile() as log:
         with socket.create_server(("127.0.0.1", 0), backlog=128) as listener:
             port: int = listener.getsockname()[1]
             server = subprocess.Popen(  # noqa: S603  our own
-                [sys.executable, "-m", "gunicorn", "--config", f"python:{_SITE}", f"{_SITE}:application"],
+                [sys.executable, "-m", "gunicorn", "--config", f"python:{site}", f"{site}:application"],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -93,7 +92,7 @@ def serving(mode: str, settings: Mapping[str, float]) -> Iterator[int]:
 def _answers(port: int, server: subprocess.Popen[bytes]) -> bool:
     """Ask until there is an answer; False when there won't be one."""
     end = time.monotonic() + PATIENCE
-    while time.monotonic() < end and server.poll() is None:
+    while time.monotonic() < end and not _ended(server):
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
         with suppress(OSError, http.client.HTTPException):
             connection.request("GET", "/")
@@ -105,17 +104,18 @@ def _answers(port: int, server: subprocess.Popen[bytes]) -> bool:
     return False
 
 
+def _ended(server: subprocess.Popen[bytes]) -> bool:
+    """Whether the master has; it stays a zombie, so that the number of its group remains its own."""
+    return os.waitid(os.P_PID, server.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+
+
 def _end(server: subprocess.Popen[bytes]) -> None:
-    """Ask the master to end, and then end all of its process group: it isn't reaped before, so the number is its."""
-    if server.returncode is None:
-        server.send_signal(signal.SIGQUIT)  # at once: nobody waits for an answer any more
-        end = time.monotonic() + PATIENCE
-        while time.monotonic() < end:
-            if os.waitid(os.P_PID, server.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
-                break
-            time.sleep(0.01)
-    with suppress(ProcessLookupError):
-        os.killpg(server.pid, signal.SIGKILL)
+    """Ask the master to end, at once since nobody waits for an answer any more; then end all of its process group."""
+    os.kill(server.pid, signal.SIGQUIT)
+    end = time.monotonic() + PATIENCE
+    while not _ended(server) and time.monotonic() < end:
+        time.sleep(0.01)
+    os.killpg(server.pid, signal.SIGKILL)
     server.wait()
 
 
@@ -140,7 +140,7 @@ def _attack(port: int, connections: int, longest: float, start: Start) -> Attack
                 body, status = b"", 0
             latencies.append(time.perf_counter() - asked)
             succeeded.append(status == 200)
-            torn.append(body == TORN)
+            torn.append(body == web_site.TORN)
             if not status:
                 time.sleep(0.01)
         connection.close()
@@ -192,7 +192,7 @@ def cases(knobs: Knobs) -> Sequence[Case]:
     if unavailable():
         return []
     settings: dict[str, Any] = {
-        "rate": calibrated(),
+        "rate": web_site.calibrated(),
         "workers": knobs["workers"],
         "threads": knobs["threads"],
         "interval": knobs["interval"],
