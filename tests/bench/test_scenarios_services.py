@@ -133,7 +133,7 @@ class _Old(_Broken):
 
 class _Mixed(_Broken):
     def changed(self, value: config.Value) -> config.Value:
-        return {**value, "items": [*value["items"], f"{value['first'] + 1:090d}"]}
+        return {**value, "items": [*value["items"], *config.value_of(value["first"] + 1, 94)["items"]]}
 
 
 @pytest.mark.parametrize(("side", "said"), [(_Old, r"had \[0\] after it was told of 1"), (_Mixed, r"had \[0, 1\]")])

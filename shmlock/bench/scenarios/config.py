@@ -31,7 +31,8 @@ Value = dict[str, Any]
 POLL: Final = 0.001  # seconds between two looks of a side that can't wait
 NEVER: Final = 10.0  # seconds after which a value is taken not to come
 SHARED: Final = Path("/dev/shm")  # noqa: S108  memory, so that no side pays for a disk
-_ITEM: Final = 94  # bytes of an item, encoded
+_ITEM: Final = 94  # bytes of an item, encoded, with quotes and comma
+_TURN: Final = 10  # its first digits, which say of which value it is
 _STEADY: Final = 0.05  # seconds of steady reading
 
 _turn = count()
@@ -267,15 +268,19 @@ def unavailable() -> dict[str, str]:
 
 
 def value_of(turn: int, size: int) -> Value:
-    """A value of about so many bytes, encoded, in which everything says which one it is."""
-    return {"first": turn, "items": [f"{turn:090d}"] * max(1, size // _ITEM), "last": turn}
+    """A value of about so many bytes, encoded, in which everything says which one it is.
+
+    No two items are the same: pickle, which `Manager` uses, would send them once.
+    """
+    items = [f"{turn:0{_TURN}d}{number:0{_ITEM - 4 - _TURN}d}" for number in range(max(1, size // _ITEM))]
+    return {"first": turn, "items": items, "last": turn}
 
 
 def check(value: Value | None, turn: int) -> None:
     """Raises WrongData when it is another value, or not all of it is this one."""
     if value is None or not value:
         raise WrongData(f"there was no value instead of number {turn}")
-    parts = {value["first"], value["last"], *(int(item) for item in set(value["items"]))}
+    parts = {value["first"], value["last"], *(int(item[:_TURN]) for item in value["items"])}
     if parts != {turn}:
         raise WrongData(f"a reader had {sorted(parts)} after it was told of {turn}")
 
@@ -313,6 +318,7 @@ def _publish(side: Side, size: int, turns: int, together: _Together, start: Star
             opened.publish(value_of(turn, size))
             together.step()  # it is published
             together.step()  # it was read
+        together.step()  # all have the last one, and are quiet
         together.step()  # steady reading is over
         took = []
         for turn in range(turns + 1, 2 * turns + 1):
@@ -344,9 +350,10 @@ def _follow(side: Side, number: int, turns: int, together: _Together, start: Sta
                 refreshed.append(time.perf_counter() - began)
                 check(value, turn)
             together.step()
+        check(opened.get(), turns)
+        together.step()
         if not number:
             steady = _steady(opened.get)
-        check(opened.get(), turns)
         together.step()
         for turn in range(turns + 1, 2 * turns + 1):
             together.step()

@@ -247,9 +247,9 @@ SCENARIO = Scenario(
         "success": Measure("succeeded", "%", "more"),
     },
     knobs={
-        "seconds": Knob(20.0, 0.8, "that requests are sent; the seed has 60"),
+        "seconds": Knob(20.0, 0.5, "that requests are sent; the seed has 60"),
         "connections": Knob(20, 20, "that each ask again as soon as they have an answer"),
-        "workers": Knob(4, 4, "of gunicorn; the seed has one"),
+        "workers": Knob(4, 2, "of gunicorn; the seed has one"),
         "threads": Knob(5, 5, "of each worker; the seed has 10"),
         "read_ms": Knob(1.0, 1.0, "of work under the lock, in each request"),
         "request_ms": Knob(10.0, 10.0, "of work without it; the seed has 100, which hides even more of the lock"),
