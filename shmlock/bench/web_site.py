@@ -44,6 +44,7 @@ workers = int(os.environ.get("BENCH_WORKERS", "4"))
 threads = int(os.environ.get("BENCH_THREADS", "5"))
 worker_class = "gthread"
 preload_app = True
+graceful_timeout = 1  # a worker that is told to end before it has its own handlers does not hear it, and is killed then
 control_socket_disable = True
 shmlock_objects = {"rwlock": {NAME: "RWLock"}, "config": {NAME: "SharedConfig"}}.get(MODE, {})
 
