@@ -45,6 +45,7 @@ def run(scenario: Scenario, knobs: Knobs, progress: Progress | None = None) -> R
     began = time.perf_counter()
     try:
         cases = scenario.cases(knobs)
+        results.skipped.update(scenario.missing())
         told.begin(scenario, len(cases) * knobs["rounds"])
         wrong: set[str] = set()
         for _ in range(knobs["rounds"]):

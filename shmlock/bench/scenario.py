@@ -60,6 +60,7 @@ class Scenario:
     columns: str = ""  # what the columns are: "processes", say
     rounds: Knob = field(default=Knob(5, 2, "how often each side is measured"))
     notes: str = ""  # how something is computed, say
+    missing: Callable[[], Mapping[str, str]] = dict  # sides that can't be measured here: why not
     close: Callable[[], None] = lambda: None  # called at the end, whatever happens
 
     def turned(self, *, quick: bool, given: Mapping[str, Any] | None = None) -> Knobs:

@@ -9,7 +9,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from shmlock.bench.crowd import Start, context, gather
-from shmlock.bench.peers import Peer, available, peers
+from shmlock.bench.peers import Peer, missing, usable
 from shmlock.bench.scenario import Case, Knob, Knobs, Measure, Scenario, WrongData
 
 if TYPE_CHECKING:
@@ -76,14 +76,13 @@ def cases(knobs: Knobs) -> list[Case]:
     """All peers that can be used, for each share of readers."""
     workers = knobs["workers"]
     found = []
-    for peer in peers():
-        if available(peer) is None:
-            for share in (80, 20, 50):
-                readers = workers * share // 100
-                measure = functools.partial(
-                    crowd, peer, readers, workers - readers, knobs["iterations"], knobs["milliseconds"] / 1000
-                )
-                found.append(Case(peer.name, f"{share}/{100 - share}", measure))
+    for peer in usable():
+        for share in (80, 20, 50):
+            readers = workers * share // 100
+            measure = functools.partial(
+                crowd, peer, readers, workers - readers, knobs["iterations"], knobs["milliseconds"] / 1000
+            )
+            found.append(Case(peer.name, f"{share}/{100 - share}", measure))
     return found
 
 
@@ -117,6 +116,7 @@ SCENARIO = Scenario(
     },
     cases=cases,
     answer=answer,
+    missing=missing,
     columns="readers / writers",
     rounds=Knob(3, 1, "how often each side is measured"),
     notes=(

@@ -1,0 +1,168 @@
+"""How long one writer waits among readers that overlap, and one reader among writers that come back to back."""
+
+from __future__ import annotations
+
+import functools
+import math
+import os
+import statistics
+import time
+from itertools import count
+from typing import TYPE_CHECKING, Any, Final
+
+from shmlock.bench.crowd import Start, context, gather
+from shmlock.bench.peers import Context, Peer, missing, usable
+from shmlock.bench.scenario import Case, Knob, Knobs, Measure, Scenario
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from shmlock.bench.samples import Results
+
+WRITER, READER = "a writer among readers", "a reader among writers"
+GRACE: Final = 0.0005  # seconds between two waits: whoever was in may queue up again
+
+_turn = count()
+
+
+class _Waiter:
+    """What the crowd knows of the one that waits, in shared memory: since when, or that it is done."""
+
+    def __init__(self) -> None:
+        self._since = context.RawValue("d", 0.0)
+
+    def begin(self) -> float:
+        """It asks now."""
+        self._since.value = now = time.monotonic()
+        return now
+
+    def done(self) -> None:
+        """It asks no more."""
+        self._since.value = -math.inf
+
+    def starved(self, patience: float) -> bool:
+        """Whether there is no use in going on: it is done, or has waited for too long."""
+        since: float = self._since.value
+        return since != 0 and time.monotonic() - since > patience
+
+
+def _wait(use: Context, waiter: _Waiter, seconds: float, patience: float, start: Start) -> list[float]:
+    """Its waits, in seconds; `inf` for one that took longer than `patience`, which is the last one."""
+    waits: list[float] = []
+    start.wait()
+    end = time.monotonic() + seconds
+    try:
+        while time.monotonic() < end and math.inf not in waits:
+            began = waiter.begin()
+            with use:
+                took = time.monotonic() - began
+            waits.append(took if took <= patience else math.inf)
+            time.sleep(GRACE)
+    finally:
+        waiter.done()
+    return waits
+
+
+def _keep_busy(use: Context, waiter: _Waiter, hold: float, patience: float, start: Start) -> list[float]:
+    """Be in again and again, with nothing in between, until the waiter is done or has lost its patience."""
+    start.wait()
+    while not waiter.starved(patience):
+        with use:
+            time.sleep(hold)
+    return []
+
+
+def _job(lock: Peer, waiter: _Waiter, column: str, knobs: Knobs, *, waits: bool, start: Start) -> list[float]:
+    reader, writer = lock.opened()
+    if waits:
+        use = writer if column == WRITER else reader
+        return _wait(use, waiter, knobs["seconds"], knobs["patience"], start)
+    use = reader if column == WRITER else writer
+    return _keep_busy(use, waiter, knobs["milliseconds"] / 1000, knobs["patience"], start)
+
+
+def crowd(peer: type[Peer], column: str, knobs: Knobs) -> Mapping[str, float]:
+    """One round."""
+    lock = peer(f"bench-{os.getpid()}-fair{next(_turn)}")
+    job: Any = functools.partial(_job, lock, _Waiter(), column, knobs)
+    try:
+        found = gather(
+            [
+                lambda start: job(waits=True, start=start),
+                *[lambda start: job(waits=False, start=start) for _ in range(knobs["crowd"])],
+            ]
+        )
+    finally:
+        lock.close()
+    waits = sorted(wait * 1000 for wait in found.results[0])
+    return {
+        "median": statistics.median_low(waits),
+        "p99": waits[math.ceil(len(waits) * 0.99) - 1],
+        "longest": waits[-1],
+    }
+
+
+def cases(knobs: Knobs) -> list[Case]:
+    """Both sorts of waiters, for all peers that can be used."""
+    locks = usable()
+    return [
+        Case(peer.name, column, functools.partial(crowd, peer, column, knobs))
+        for column in (WRITER, READER)
+        for peer in locks
+    ]
+
+
+def answer(results: Results) -> str:
+    """Ours in both columns; who starves; and who is better than ours."""
+    parts = []
+    for column in results.columns:
+        longest = {side: results.median("longest", column, side) for side in results.sides}
+        ours = longest.get("shmlock.RWLock", math.nan)
+        starved = [side for side, value in longest.items() if math.isinf(value)]
+        shorter = [
+            side
+            for side in results.sides
+            for ratio, clear in [results.ratio("longest", column, side, "shmlock.RWLock")]
+            if clear and ratio < 1
+        ]
+        parts.append(
+            f"As {column}, shmlock.RWLock's waiter had to wait for {_said(ours)} at the longest. "
+            + (f"Shorter with {', '.join(shorter)}. " if shorter else "With none it was clearly shorter. ")
+            + (f"It never came with {', '.join(starved)}." if starved else "It came with all.")
+        )
+    return " ".join(parts)
+
+
+def _said(milliseconds: float) -> str:
+    return "ever" if math.isinf(milliseconds) else f"{milliseconds:.1f} ms"
+
+
+SCENARIO = Scenario(
+    name="fairness",
+    title="One against the many",
+    question=(
+        "Readers overlap, so that there is hardly a moment without one: when does a writer get in? Writers come one "
+        "after the other with nothing in between: when does a reader? A lock can be fast on the whole because it lets "
+        "somebody wait for ever, or because it lets whoever has just left in again. One process waits here, again and "
+        "again, and the others give it no gap."
+    ),
+    measures={
+        "median": Measure("wait, the median", "ms"),
+        "p99": Measure("wait, the 99th percentile", "ms"),
+        "longest": Measure("wait, the longest", "ms"),
+    },
+    knobs={
+        "crowd": Knob(4, 3, "processes that give it no gap"),
+        "milliseconds": Knob(1.0, 1.0, "that each of them is in"),
+        "seconds": Knob(0.4, 0.2, "that the one goes on asking"),
+        "patience": Knob(2.0, 0.5, "seconds after which it is taken never to get in"),
+    },
+    cases=cases,
+    answer=answer,
+    missing=missing,
+    columns="who waits",
+    notes=(
+        "When the patience is over the crowd leaves, and the wait counts as never. A lock that lets one in at a time "
+        "makes a writer of each reader."
+    ),
+)
