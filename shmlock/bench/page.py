@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import re
 from html import escape
 from typing import TYPE_CHECKING, Any, Final
 
@@ -22,7 +23,7 @@ _CSS: Final = """
           --link: #7cbcf5; --good: #5cd0a8; --bad: #ff8a80; }
 }
 * { box-sizing: border-box; }
-body { margin: 0 auto; padding: 1rem; max-width: 60rem; background: var(--paper); color: var(--ink);
+body { margin: 0 auto; padding: 1rem; max-width: 72rem; background: var(--paper); color: var(--ink);
        font: 1rem/1.5 system-ui, sans-serif; overflow-wrap: break-word; }
 h1 { font-size: 1.6rem; line-height: 1.2; }
 h2 { font-size: 1.3rem; line-height: 1.25; margin-top: 3rem; padding-top: 1rem; border-top: 2px solid var(--line); }
@@ -33,7 +34,7 @@ p, li, dd { max-width: 44rem; }
 .answer { font-size: 1.1rem; font-weight: 600; border-left: 4px solid var(--link); padding-left: .75rem; }
 .wrong { color: var(--bad); font-weight: 600; }
 figure { margin: 1rem 0; }
-img { display: block; width: 100%; max-width: 40rem; height: auto; background: #fff; border-radius: 6px; padding: 4px; }
+img { display: block; width: 100%; max-width: 36rem; height: auto; background: #fff; border-radius: 6px; padding: 4px; }
 .table { overflow-x: auto; border: 1px solid var(--line); border-radius: 6px; }
 table { border-collapse: collapse; width: 100%; font-size: .9rem; font-variant-numeric: tabular-nums; }
 th, td { padding: .35rem .6rem; text-align: right; white-space: nowrap; vertical-align: top; }
@@ -48,7 +49,7 @@ thead th:first-child { text-align: left; position: sticky; left: 0; }
 pre { background: var(--tint); border: 1px solid var(--line); border-radius: 6px; padding: .6rem .75rem;
       white-space: pre-wrap; overflow-wrap: anywhere; font: .875rem/1.5 ui-monospace, monospace; }
 @media (max-width: 30rem) { th, td { padding: .3rem .45rem; } table { font-size: .82rem; }
-  .results tbody th { white-space: normal; min-width: 6.5rem; max-width: 8.5rem; } }
+  .results tbody th { white-space: normal; min-width: 7.5rem; } }
 @media print {
   :root { --ink: #000; --paper: #fff; --soft: #333; --line: #999; --tint: #fff; --link: #000; --good: #000;
           --bad: #900; }
@@ -127,12 +128,18 @@ def _figure(table: Table, png: bytes | None) -> str:
 def _table(table: Table) -> str:
     columns = "".join(f'<th scope="col">{escape(column)}</th>' for column in table.columns)
     rows = "".join(
-        f'<tr><th scope="row">{escape(side)}</th>{"".join(map(_cell, row))}</tr>' for side, row in table.rows
+        f'<tr><th scope="row">{_breakable(side)}</th>{"".join(map(_cell, row))}</tr>' for side, row in table.rows
     )
+    over = f"{escape(table.over)} →" if table.over else ""
     return (
-        f'<div class="table results" tabindex="0"><table><thead><tr><th scope="col">{escape(table.over)}</th>{columns}'
+        f'<div class="table results" tabindex="0"><table><thead><tr><th scope="col">{over}</th>{columns}'
         f"</tr></thead><tbody>{rows}</tbody></table></div>"
     )
+
+
+def _breakable(name: str) -> str:
+    """A long name may go on in the next line after a dot, and before a capital."""
+    return re.sub(r"(?<=[._)])(?=\w)|(?<=[a-z])(?=[A-Z])", "<wbr>", escape(name))
 
 
 def _cell(cell: Cell) -> str:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator
+from matplotlib.transforms import offset_copy
 
 from shmlock.bench.report import heading, number, present, reference, scale
 
@@ -27,8 +28,9 @@ _COLOURS: Final = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4
 _HATCHES: Final = ("", "///", "...", "\\\\\\", "xxx", "---", "ooo", "+++", "|||", "***", "//..")
 _MARKERS: Final = "os^DvP*Xdph"
 _STYLES: Final = ("-", "--", "-.", ":")
-_WIDTH: Final = 5.0  # inches: at a phone's 400 pixels, 9 points are read without glasses
-_DPI: Final = 200
+_WIDTH: Final = 4.4  # inches: on a phone, 370 pixels or so, and 9 points are 10 of them
+_DPI: Final = 225
+_BAND: Final = 13  # points, a row of what never came
 _LOG: Final = 30  # times that the largest is the smallest
 
 
@@ -63,14 +65,18 @@ class _Picture:
         first = reference(results)
         ordered = [*([first] if first else []), *(side for side in results.sides if side != first)]
         self.styles = {side: index for index, side in enumerate(ordered)}
+        self.counts = _counts(self.columns)
 
     def _summaries(self) -> list[Summary]:
         found = (self.results.summary(self.name, column, side) for side in self.sides for column in self.columns)
         return [each for each in found if each is not None]
 
     def png(self) -> bytes:
-        rows = math.ceil(len(self.sides) / 2)
-        figure = Figure(figsize=(_WIDTH, 3.4 + 0.2 * rows), dpi=_DPI, layout="constrained")
+        half = math.ceil(len(self.sides) / 2)
+        longest = [max(map(len, sides), default=0) for sides in (self.sides[:half], self.sides[half:])]
+        across = 1 if len(self.sides) < 3 or sum(longest) > 60 else 2
+        rows = half if across == 2 else len(self.sides)
+        figure = Figure(figsize=(_WIDTH, 3.1 + 0.19 * rows), dpi=_DPI, layout="constrained")
         FigureCanvasAgg(figure)
         axes = figure.add_subplot()
         axes.tick_params(labelsize=9)
@@ -80,21 +86,19 @@ class _Picture:
         if self.log:
             axes.set_yscale("log")
         axes.set_ylim(self.bottom, self.top)
-        counts = _counts(self.columns)
-        handles = self._lines(axes, counts) if counts else self._bars(axes)
-        better = {"less": " (less is better)", "more": " (more is better)", "": ""}[self.measure.better]
-        title = heading(self.measure.what, "") + better
-        axes.set_title("\n".join(textwrap.wrap(title, 52)), fontsize=10, fontweight="bold", loc="left")
-        unit = {"x": "times", "": "number"}.get(self.unit, self.unit)
-        axes.set_ylabel(unit + (", each step 10 times the last" if self.log else ""), fontsize=9)
+        handles = self._lines(axes, self.counts) if self.counts else self._bars(axes)
+        title = "\n".join(textwrap.wrap(heading(self.measure.what, ""), 48))
+        axes.set_title(title, fontsize=10, fontweight="bold", loc="left", pad=8 + _BAND * len(self._never()))
+        unit = {"x": "times", "": "number", "/s": "per second"}.get(self.unit, self.unit)
+        better = f"; {self.measure.better} is better" if self.measure.better else ""
+        axes.set_ylabel(unit + (", logarithmic" if self.log else "") + better, fontsize=9)
         axes.set_xlabel(self.results.scenario.columns, fontsize=9)
         if self.log:
-            axes.yaxis.set_major_locator(LogLocator(numticks=12))
+            subs = (1.0, 2.0, 5.0) if self.top < 1000 * self.bottom else (1.0,)
+            axes.yaxis.set_major_locator(LogLocator(subs=subs, numticks=12))
             axes.yaxis.set_minor_formatter(NullFormatter())
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: _tick(value)))
-        figure.legend(
-            handles, self.sides, loc="outside lower left", ncols=min(2, len(handles)), fontsize=8.5, frameon=False
-        )
+        figure.legend(handles, self.sides, loc="outside lower left", ncols=across, fontsize=8, frameon=False)
         out = io.BytesIO()
         figure.savefig(out, format="png", facecolor="white")
         return out.getvalue()
@@ -114,7 +118,7 @@ class _Picture:
         handles = []
         for index, side in enumerate(self.sides):
             style = self.styles[side]
-            colour, hatch = _COLOURS[style % len(_COLOURS)], _HATCHES[style % len(_HATCHES)]
+            colour, hatch = _colour(style), _HATCHES[style % len(_HATCHES)]
             look: dict[str, Any] = {"facecolor": colour, "edgecolor": "#222222", "linewidth": 0.6, "hatch": hatch}
             handles.append(axes.bar([0], [math.nan], width, **look))
             for place, column in enumerate(self.columns):
@@ -139,8 +143,15 @@ class _Picture:
         return handles
 
     def _say(self, axes: Axes, x: float, word: str) -> None:
-        axes.annotate(word, (x, 0.5), xycoords=("data", "axes fraction"), rotation=90, ha="center", va="center",
-                      fontsize=8, bbox={"facecolor": "white", "edgecolor": "none", "pad": 1})  # fmt: skip
+        axes.annotate(word, (x, 0.98), xycoords=("data", "axes fraction"), rotation=90, ha="center", va="top",
+                      fontsize=7.5, bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.3})  # fmt: skip
+
+    def _never(self) -> list[str]:
+        """The sides that have a row above the axes: as lines, a bar can't say it."""
+        if not self.counts:
+            return []
+        found = {side: [self._found(side, column) for column in self.columns] for side in self.sides}
+        return [side for side, each in found.items() if any(one and math.isinf(one[0]) for one in each)]
 
     def _lines(self, axes: Axes, counts: list[int]) -> list[Any]:
         handles = []
@@ -150,9 +161,10 @@ class _Picture:
         for side in self.sides:
             style = self.styles[side]
             look: dict[str, Any] = {
-                "color": _COLOURS[style % len(_COLOURS)],
+                "color": _colour(style),
+                "linewidth": 1.4 if style else 2.4,
                 "marker": _MARKERS[style % len(_MARKERS)],
-                "linestyle": _STYLES[style // len(_COLOURS) % len(_STYLES)],
+                "linestyle": _STYLES[max(style - 1, 0) // (len(_COLOURS) - 1) % len(_STYLES)],
                 "markeredgecolor": "#222222",
                 "markeredgewidth": 0.5,
                 "markersize": 6,
@@ -162,14 +174,23 @@ class _Picture:
             x, y = [each[0] for each in real], [each[1] for each in real]
             bars = [[each[2] for each in real], [each[3] for each in real]]
             handles.append(axes.errorbar(x, y, bars, elinewidth=1, capsize=2, **look))
-            for count, found in points:
-                if found and math.isinf(found[0]):
-                    axes.plot([count], [self.top], **{**look, "linestyle": ""}, clip_on=False)
-                    axes.annotate("never", (count, self.top), (0, -6), textcoords="offset points", fontsize=8,
-                                  ha="center", va="top", color="#222222")  # fmt: skip
+            never = [count for count, found in points if found and math.isinf(found[0])]
+            if never:  # in a row of its own above the axes
+                row = self._never().index(side)
+                above = offset_copy(
+                    axes.get_xaxis_transform(), axes.get_figure(root=True), 0, _BAND * (row + 0.7), "points"
+                )
+                axes.plot(never, [1] * len(never), **{**look, "linestyle": ""}, transform=above, clip_on=False)
+                axes.annotate("never", (0, 1), (-7, _BAND * (row + 0.7)), xycoords="axes fraction", fontsize=9,
+                              textcoords="offset points", ha="right", va="center")  # fmt: skip
         axes.set_xticks(counts, [str(count) for count in counts])
         axes.xaxis.set_minor_locator(NullLocator())
         return handles
+
+
+def _colour(style: int) -> str:
+    """The first is nobody else's."""
+    return _COLOURS[1 + (style - 1) % (len(_COLOURS) - 1)] if style else _COLOURS[0]
 
 
 def _counts(columns: list[str]) -> list[int] | None:

@@ -61,7 +61,7 @@ class Table:
         if any(cell.ratio for cell in cells):
             found.append(f"x: compared with {self.reference} in the same round")
         if any(not cell.significant for cell in cells):
-            found.append("n.s.: not significant, the rounds don't tell the two apart")
+            found.append("not significant (n.s.): the rounds don't tell the two apart")
         return found
 
 
@@ -137,16 +137,12 @@ def _table(results: Results, name: str, measure: Measure) -> Table:
         told, significant = "", True
         if to is not None and side != to:
             ratio, significant = results.ratio(name, column, side, to)
-            told = "" if math.isnan(ratio) else _ratio(ratio)
+            told = f"{number(ratio)}x" if math.isfinite(ratio) else ""  # never has said all
             significant = significant or not told
         return Cell(_value(found, factor), told, significant, best=medians[side, column] == best.get(column))
 
     rows = [(side, [cell(side, column) for column in columns]) for side in sides]
     return Table(name, measure.what, unit, measure.better, results.scenario.columns, columns, rows, to)
-
-
-def _ratio(ratio: float) -> str:
-    return "never" if math.isinf(ratio) else f"{number(ratio)}x"
 
 
 def _value(found: Summary, factor: float) -> str:
@@ -229,7 +225,9 @@ def text(results: Results, width: int = 100) -> str:
         lines += [table.title + (f", by {table.over}" if table.over else "")]
         for part in _parts(table, width - 2):
             lines += _grid([["", *(table.columns[index] for index in part)], *_rows(table, part)])
-        lines += [f"  {caption}" for caption in table.captions] + [""]
+        for caption in table.captions:
+            lines += textwrap.wrap(caption, width, initial_indent="  ", subsequent_indent="    ")
+        lines.append("")
     return "\n".join([*lines, *_remarks(results, width)]) + "\n"
 
 
