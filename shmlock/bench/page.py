@@ -42,7 +42,7 @@ tr + tr > * { border-top: 1px solid var(--line); }
 thead th { background: var(--tint); border-bottom: 1px solid var(--line); }
 tbody th { text-align: left; font-weight: 500; position: sticky; left: 0; background: var(--paper); }
 thead th:first-child { text-align: left; position: sticky; left: 0; }
-.ratio { display: block; }
+.ratio { display: block; font-size: .92em; }
 .best { color: var(--good); font-weight: 700; }
 .knobs th { font-family: ui-monospace, monospace; } .knobs td { text-align: left; }
 .knobs td:last-child { white-space: normal; }
@@ -55,10 +55,12 @@ pre { background: var(--tint); border: 1px solid var(--line); border-radius: 6px
           --bad: #900; }
   body { max-width: none; padding: 0; font-size: 10pt; }
   nav { display: none; }
-  h2 { break-before: page; border: 0; margin-top: 0; }
+  section + section > h2 { break-before: page; }
+  h2 { border: 0; margin-top: 0; }
+  tbody th, thead th:first-child { position: static; }
   h2, h3, .answer { break-after: avoid; }
   figure, tr { break-inside: avoid; }
-  img { max-width: 11cm; padding: 0; }
+  img { max-width: 10cm; padding: 0; }
   .table { overflow: visible; border: 0; }
   .results table { font-size: 8.5pt; }
   th, td { padding: .15rem .4rem; white-space: normal; }

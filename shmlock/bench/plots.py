@@ -87,7 +87,7 @@ class _Picture:
             axes.set_yscale("log")
         axes.set_ylim(self.bottom, self.top)
         handles = self._lines(axes, self.counts) if self.counts else self._bars(axes)
-        title = "\n".join(textwrap.wrap(heading(self.measure.what, ""), 48))
+        title = "\n".join(textwrap.wrap(heading(self.measure.what, ""), 40))
         axes.set_title(title, fontsize=10, fontweight="bold", loc="left", pad=8 + _BAND * len(self._never()))
         unit = {"x": "times", "": "number", "/s": "per second"}.get(self.unit, self.unit)
         better = f"; {self.measure.better} is better" if self.measure.better else ""
