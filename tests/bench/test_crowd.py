@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import multiprocessing
 import os
+import signal
 import time
 from typing import TYPE_CHECKING
 
@@ -82,6 +83,29 @@ def test_wrong_data_are_raised_here() -> None:
 
     with pytest.raises(WrongData, match="two were in"):
         gather([wrong, wait])
+
+
+def test_an_interrupt_is_for_the_parent_alone() -> None:
+    """Ctrl-C reaches all of the terminal's processes: those of a crowd go on, and so leave no lock locked."""
+
+    def interrupted(start: Start) -> str:
+        os.kill(os.getpid(), signal.SIGINT)
+        start.wait()
+        return "went on"
+
+    assert gather([interrupted] * 2).results == ["went on"] * 2
+
+
+def test_an_interrupt_ends_them() -> None:
+    """What comes to the parent meanwhile is raised there, and all processes end."""
+
+    def interrupt(start: Start) -> None:
+        start.wait()
+        os.kill(os.getppid(), signal.SIGINT)
+        time.sleep(60)
+
+    with pytest.raises(KeyboardInterrupt):
+        gather([interrupt])
 
 
 def test_an_error_is_raised_with_its_traceback() -> None:
