@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import resource
+import signal
 import time
 import traceback
 from dataclasses import dataclass
@@ -64,10 +65,16 @@ def gather(jobs: Sequence[Callable[[Start], Any]], seconds: float | None = None)
         for job in jobs:
             ours, theirs = context.Pipe(duplex=False)
             worker = context.Process(target=_work, args=(job, start, theirs), daemon=True)
-            worker.start()
+            # Ctrl-C is for the parent alone. A child that it ends inside the barrier's lock leaves that locked, and the
+            # parent in it: see `_work`, before which it waits.
+            before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+            try:
+                worker.start()
+                workers.append(worker)
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, before)
             theirs.close()
             pipes.append(ours)
-            workers.append(worker)
         start.wait()
         began = time.perf_counter()
         if seconds is not None:
@@ -97,6 +104,8 @@ def gather(jobs: Sequence[Callable[[Start], Any]], seconds: float | None = None)
 
 
 def _work(job: Callable[[Start], Any], start: Start, pipe: Connection[Any, Any]) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     try:
         result: tuple[str, Any] = ("returned", job(start))
     except WrongData as wrong:

@@ -38,10 +38,15 @@ class Silent:
         """Not told."""
 
 
-def run(scenario: Scenario, knobs: Knobs, progress: Progress | None = None) -> Results:
-    """Measure a scenario. A side whose data were wrong is told so, and measured no more."""
+def run(
+    scenario: Scenario, knobs: Knobs, progress: Progress | None = None, *, results: Results | None = None
+) -> Results:
+    """Measure a scenario. A side whose data were wrong is told so, and measured no more.
+
+    Whoever gives the `results` to fill has what was measured until an exception, Ctrl-C included.
+    """
     told = progress or Silent()
-    results = Results(scenario, knobs)
+    results = Results(scenario, knobs) if results is None else results
     began = time.perf_counter()
     try:
         cases = scenario.cases(knobs)
@@ -62,7 +67,7 @@ def run(scenario: Scenario, knobs: Knobs, progress: Progress | None = None) -> R
                 for measure, value in found.items():
                     results.add(measure, case.column, case.side, value)
     finally:
-        scenario.close()
+        results.seconds = time.perf_counter() - began
         told.end()
-    results.seconds = time.perf_counter() - began
+        scenario.close()
     return results
