@@ -317,7 +317,8 @@ def test_resets_beside_records_lose_nothing(name: str, start: Start, clock: Cloc
         while metrics.totals().get(200, 0) < 9000:
             before = metrics.totals().get(200, 0)
             metrics.reset()
-            assert metrics.total_count() <= 9000 - before
+            # A record that is under way counts in the total first.
+            assert metrics.total_count() <= 9000 - before + len(children)
         for child in children:
             assert child.hear() == "done"
         metrics.reset()
