@@ -77,7 +77,7 @@ def main(argv: Sequence[str] | None = None, *, prog: str = "python -m shmlock.be
         return FINE
     turned = _turned(parser, wanted, arguments)
     _check_outputs(parser, arguments)
-    bench = Bench(stamp({peer.package: peers.version(peer) for peer in _peers() if peer.package}), skipped)
+    bench = Bench(stamp({peer.package: peers.version(peer) for peer in peers.peers() if peer.package}), skipped)
     _say(stamped(bench.stamp))
     for name, why in skipped.items():
         _say(f"{name} is skipped: {why}")
@@ -126,7 +126,6 @@ class Bench:
         except Exception as error:  # noqa: BLE001  hours of other scenarios are not lost for it
             last = (str(error).strip().splitlines() or [""])[-1]
             results.faults.append(f"it ended early: {type(error).__name__}: {last}")
-        results.skipped.update(_unavailable(results))
         show(results, sys.stdout)
 
     def as_json(self, *, interrupted: bool) -> dict[str, Any]:
@@ -138,26 +137,6 @@ class Bench:
             "skipped": self.skipped,
             "scenarios": [results.as_json() for results in self.runs],
         }
-
-
-def _peers() -> list[type[peers.Peer]]:
-    try:
-        return peers.peers()
-    except ImportError:
-        return []
-
-
-def _unavailable(results: Results) -> Mapping[str, str]:
-    """The sides that couldn't be measured here, as the scenario says; else the peers, where it measures any."""
-    module = sys.modules.get(f"shmlock.bench.scenarios.{results.scenario.name}")
-    if module is not None and hasattr(module, "unavailable"):
-        found: Mapping[str, str] = module.unavailable()
-        return found
-    others = [peer for peer in _peers() if not peer.name.startswith("shmlock")]
-    if not any(peer.name in results.sides for peer in others):
-        return {}
-    reasons = ((peer.name, peers.available(peer)) for peer in others if peer.name not in results.sides)
-    return {name: why for name, why in reasons if why is not None}
 
 
 def _wanted(parser: argparse.ArgumentParser, names: Sequence[str]) -> tuple[list[Scenario], dict[str, str]]:

@@ -25,18 +25,40 @@ HANG = 120.0  # seconds that a crowd may take; nobody is measured by it
 class Start:
     """What a job gets: `wait()` until all are ready, `stopped` from when it is to end."""
 
-    def __init__(self, barrier: Any, stop: Any) -> None:
-        self._barrier = barrier
+    def __init__(self, stop: Any) -> None:
         self._stop = stop
+        self._gate, self._bar = os.pipe()  # an end of file opens it, to all at once
+        self._ready: Connection[Any, Any] | None = None
+
+    def enter(self, ready: Connection[Any, Any]) -> None:
+        """In a job's process: say here when it is ready, and let the parent alone open the gate."""
+        os.close(self._bar)
+        self._ready = ready
 
     def wait(self) -> None:
         """Begin together with the others."""
-        self._barrier.wait(HANG)
+        if self._ready is not None:
+            self._ready.send(_READY)
+        os.read(self._gate, 1)
+
+    def open(self) -> None:
+        """In the parent, when all are ready; once."""
+        os.close(self._bar)
+        self._bar = -1
+
+    def close(self) -> None:
+        """In the parent, at the end."""
+        if self._bar >= 0:
+            self.open()
+        os.close(self._gate)
 
     @property
     def stopped(self) -> bool:
         """Whether the time is over."""
         return bool(self._stop.value)
+
+
+_READY = "ready"
 
 
 @dataclass(frozen=True)
@@ -57,16 +79,15 @@ def gather(jobs: Sequence[Callable[[Start], Any]], seconds: float | None = None)
     A job calls `start.wait()` once, when it is ready, and returns something that pickles. Raises what a job raised;
     whatever happens, the processes end with it.
     """
-    barrier, stop = context.Barrier(len(jobs) + 1), context.RawValue("b", 0)
-    start = Start(barrier, stop)
+    stop = context.RawValue("b", 0)
+    start = Start(stop)
     pipes: list[Connection[Any, Any]] = []
     workers: list[ForkProcess] = []
     try:
         for job in jobs:
             ours, theirs = context.Pipe(duplex=False)
             worker = context.Process(target=_work, args=(job, start, theirs), daemon=True)
-            # Ctrl-C is for the parent alone. A child that it ends inside the barrier's lock leaves that locked, and the
-            # parent in it: see `_work`, before which it waits.
+            # Ctrl-C is for the parent alone: see `_work`, before which it waits.
             before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
             try:
                 worker.start()
@@ -75,12 +96,13 @@ def gather(jobs: Sequence[Callable[[Start], Any]], seconds: float | None = None)
                 signal.pthread_sigmask(signal.SIG_SETMASK, before)
             theirs.close()
             pipes.append(ours)
-        start.wait()
+        early = [_heard(pipe) for pipe in pipes]  # most are ready; one that is not has ended
+        start.open()
         began = time.perf_counter()
         if seconds is not None:
             time.sleep(seconds)
             stop.value = 1
-        told = [_told(pipe) for pipe in pipes]
+        told = [_told(_heard(pipe) if said == _READY else said) for pipe, said in zip(pipes, early, strict=True)]
         wall = time.perf_counter() - began
         for worker in workers:
             worker.join(HANG)
@@ -92,6 +114,7 @@ def gather(jobs: Sequence[Callable[[Start], Any]], seconds: float | None = None)
             worker.close()
         for pipe in pipes:
             pipe.close()
+        start.close()
     usages = [usage for _, usage in told]
     return Crowd(
         results=[result for result, _ in told],
@@ -106,6 +129,7 @@ def gather(jobs: Sequence[Callable[[Start], Any]], seconds: float | None = None)
 def _work(job: Callable[[Start], Any], start: Start, pipe: Connection[Any, Any]) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    start.enter(pipe)
     try:
         result: tuple[str, Any] = ("returned", job(start))
     except WrongData as wrong:
@@ -118,10 +142,14 @@ def _work(job: Callable[[Start], Any], start: Start, pipe: Connection[Any, Any])
     os._exit(0)  # whatever a peer left behind must not be heard of at exit
 
 
-def _told(pipe: Connection[Any, Any]) -> tuple[Any, tuple[float, int, int, int]]:
+def _heard(pipe: Connection[Any, Any]) -> Any:
     if not pipe.poll(HANG):
         raise TimeoutError(f"a process of the crowd said nothing for {HANG:.0f} s")
-    (kind, result), usage = pipe.recv()
+    return pipe.recv()
+
+
+def _told(said: Any) -> tuple[Any, tuple[float, int, int, int]]:
+    (kind, result), usage = said
     if kind == "wrong":
         raise WrongData(result)
     if kind == "raised":

@@ -41,7 +41,7 @@ class Silent:
 def run(
     scenario: Scenario, knobs: Knobs, progress: Progress | None = None, *, results: Results | None = None
 ) -> Results:
-    """Measure a scenario. A side whose data were wrong is told so, and measured no more.
+    """Measure a scenario. A side whose data were wrong, or that failed, is told so, and measured no more.
 
     Whoever gives the `results` to fill has what was measured until an exception, Ctrl-C included.
     """
@@ -60,9 +60,10 @@ def run(
                     continue
                 try:
                     found = case.measure()
-                except WrongData as error:
+                except Exception as error:  # noqa: BLE001  one side's failure is not the others'
                     wrong.add(case.side)
-                    results.faults.append(f"{case.side}, {case.column}: {error}")
+                    what = str(error) if isinstance(error, WrongData) else f"{type(error).__name__}: {_last(error)}"
+                    results.faults.append(f"{case.side}, {case.column}: {what}")
                     continue
                 for measure, value in found.items():
                     results.add(measure, case.column, case.side, value)
@@ -71,3 +72,8 @@ def run(
         told.end()
         scenario.close()
     return results
+
+
+def _last(error: Exception) -> str:
+    """The last line of what it says: it may quote a traceback."""
+    return (str(error).strip().splitlines() or [""])[-1]

@@ -59,7 +59,7 @@ def run(
         return code, written.out, written.err
 
     monkeypatch.setattr(command_line, "scenario", scenario)
-    monkeypatch.setattr(command_line, "_peers", list)
+    monkeypatch.setattr(peers, "peers", list)
     return run
 
 
@@ -182,7 +182,7 @@ def test_a_scenario_that_fails_is_told(
     sides["other"] = fail
     code, out, err = run("mix")
     assert code == 1
-    assert "WRONG: it ended early: RuntimeError: OSError: no more" in out
+    assert "WRONG: other, 1: RuntimeError: OSError: no more" in out
     assert "1.00" in out
     assert "Traceback" not in err
 
@@ -206,34 +206,13 @@ def test_an_interrupted_run_keeps_what_it_has(
     assert told["scenarios"][0]["samples"][0]["values"] == [1.0]
 
 
-def test_peers_that_are_missing_are_told(
+def test_sides_that_are_missing_are_told(
     run: Callable[..., tuple[int, str, str]],
-    sides: dict[str, Callable[[], Mapping[str, float]]],
     monkeypatch: pytest.MonkeyPatch,
+    make: Callable[..., Scenario],
+    sides: Sides,
 ) -> None:
-    """Where a scenario measures any peer, those that can't be used are named, with the reason."""
-
-    class Missing:
-        name, package = "missing.Lock", "missing"
-
-        def __init__(self, _: str) -> None:
-            raise ImportError
-
-    class Other(Missing):
-        name = "other"
-
-    monkeypatch.setattr(command_line, "_peers", lambda: [Missing, Other])
+    """As the scenario says it, with the reason."""
+    missing = {"missing.Lock": "missing is not installed (pip install missing)"}
+    monkeypatch.setattr(command_line, "scenario", lambda _: make(sides, missing=lambda: missing))
     assert "skipped missing.Lock: missing is not installed (pip install missing)" in run("mix")[1]
-    del sides["other"]
-    assert "skipped" not in run("mix")[1]
-    assert peers.available(Missing) is not None  # type: ignore[arg-type]
-
-
-def test_a_scenario_may_tell_itself_what_is_missing(
-    run: Callable[..., tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """By a function `unavailable` in its module."""
-    module = type(sys)("shmlock.bench.scenarios.mix")
-    module.unavailable = lambda: {"redis": "no server"}  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, module.__name__, module)
-    assert "skipped redis: no server" in run("mix")[1]

@@ -72,7 +72,18 @@ def test_wrong_data_end_a_side(make: Callable[..., Scenario]) -> None:
     assert next(calls) == 3
 
 
-@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
+def test_a_side_that_fails_is_a_fault_and_measured_no_more(make: Callable[..., Scenario]) -> None:
+    """The others go on; what it said last is told."""
+
+    def fail() -> NoReturn:
+        raise RuntimeError("in a process\nTraceback\nOSError: no more")
+
+    found = run(scenario := make({"bad": fail, "good": lambda: {"wall": 2.0}}), scenario.turned(quick=False))
+    assert found.faults == ["bad, 1: RuntimeError: OSError: no more"]
+    assert found.sides == ["good"]
+
+
+@pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt])
 def test_it_is_closed_and_what_was_measured_is_kept(make: Callable[..., Scenario], error: type[BaseException]) -> None:
     """Whatever ends it: the scenario cleans up, the bar is taken away, and whoever gave the results has them."""
 

@@ -464,6 +464,7 @@ SCENARIO = Scenario(
     cases=cases,
     answer=answer,
     columns="size, workers",
+    missing=unavailable,
     rounds=Knob(3, 2, "how often each side is measured"),
     notes=(
         "All have a version beside the value, and fetch and decode it only when that has changed. A SharedConfig and "

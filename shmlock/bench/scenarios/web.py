@@ -257,6 +257,7 @@ SCENARIO = Scenario(
         "interval": Knob(1.0, 0.2, "seconds from one write to the next"),
     },
     cases=cases,
+    missing=unavailable,
     answer=answer,
     columns="client",
     rounds=Knob(3, 1, "how often each side is measured"),
