@@ -43,8 +43,8 @@ class Start:
 
     def open(self) -> None:
         """In the parent, when all are ready; once."""
-        os.close(self._bar)
-        self._bar = -1
+        bar, self._bar = self._bar, -1  # first, since an interrupt may come when it is closed
+        os.close(bar)
 
     def close(self) -> None:
         """In the parent, at the end."""
