@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, NoReturn
 
 import pytest
 
+from shmlock.bench import runner
 from shmlock.bench.runner import run
 from shmlock.bench.samples import Results
 from shmlock.bench.scenario import WrongData
@@ -70,6 +72,20 @@ def test_wrong_data_end_a_side(make: Callable[..., Scenario]) -> None:
     assert found.samples["wall", "1", "bad"] == [1.0]
     assert found.samples["wall", "2", "good"] == [2.0] * 3
     assert next(calls) == 3
+
+
+def test_what_takes_long_is_measured_once(make: Callable[..., Scenario], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The others in each round."""
+    now = [0.0]
+    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
+
+    def slow() -> dict[str, float]:
+        now[0] += runner.LONG + 1
+        return {"wall": 1.0}
+
+    scenario = make({"slow": slow, "good": lambda: {"wall": 2.0}})
+    found = run(scenario, scenario.turned(quick=False))
+    assert [len(found.samples["wall", "1", side]) for side in ("slow", "good")] == [1, 5]
 
 
 def test_a_side_that_fails_is_a_fault_and_measured_no_more(make: Callable[..., Scenario]) -> None:

@@ -160,6 +160,7 @@ SCENARIO = Scenario(
     cases=cases,
     answer=answer,
     missing=missing,
+    rounds=Knob(3, 2, "how often each side is measured"),
     columns="who waits",
     notes=(
         "When the patience is over the crowd leaves, and the wait counts as never. A lock that lets one in at a time "

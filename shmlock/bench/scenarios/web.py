@@ -247,7 +247,7 @@ SCENARIO = Scenario(
         "success": Measure("succeeded", "%", "more"),
     },
     knobs={
-        "seconds": Knob(20.0, 0.5, "that requests are sent; the seed has 60"),
+        "seconds": Knob(5.0, 0.5, "that requests are sent; the seed has 60"),
         "connections": Knob(20, 20, "that each ask again as soon as they have an answer"),
         "workers": Knob(4, 2, "of gunicorn; the seed has one"),
         "threads": Knob(5, 5, "of each worker; the seed has 10"),
