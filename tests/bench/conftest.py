@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import signal
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,7 +13,7 @@ from shmlock.bench.samples import Results
 from shmlock.bench.scenario import Case, Knob, Measure, Scenario
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
 MEASURES = {"wall": Measure("until all are <done>", "s"), "rate": Measure("of them", "/s", "more")}
 
@@ -42,6 +43,14 @@ def results(samples: Mapping[str, Sequence[float]], columns: Sequence[str] = ("1
             for value in values:
                 found.add("wall", column, side, value)
     return found
+
+
+@pytest.fixture(autouse=True)
+def interruptible() -> Iterator[None]:
+    """Take SIGINT also in a suite that was started in the background, and ignores it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture
