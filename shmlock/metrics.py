@@ -7,6 +7,7 @@ for one process under one lock.)
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Final
@@ -79,6 +80,10 @@ class LatencyHistogram:
         return histogram
 
 
+def _network_errors(counts: dict[int, int]) -> int:
+    return sum(counts.get(code, 0) for code in _NETWORK_ERRORS)
+
+
 class _Readings:
     """What can be asked of metrics, and of what was exported of them. Ratios are 0.0 where there is nothing."""
 
@@ -95,14 +100,13 @@ class _Readings:
 
     def network_error_count(self) -> int:
         """How many 502 and 504."""
-        counts = self.status_codes_counts()
-        return sum(counts.get(code, 0) for code in _NETWORK_ERRORS)
+        return _network_errors(self.status_codes_counts())
 
     def network_error_ratio(self) -> float:
         """The share of 502 and 504 in all."""
         counts = self.status_codes_counts()
         total = sum(counts.values())
-        return sum(counts.get(code, 0) for code in _NETWORK_ERRORS) / total if total else 0.0
+        return _network_errors(counts) / total if total else 0.0
 
     def response_code_ratio(self, start_a: int, end_a: int, start_b: int, end_b: int) -> float:
         """How many codes from `start_a` up to, not including, `end_a` there are for one from `start_b` to `end_b`.
@@ -317,12 +321,12 @@ class _Asked:
 
     def geometry(self) -> Geometry:
         """What to create."""
-        resolution = self.resolution or 1.0
-        window = self.window_seconds or 10 * resolution
+        resolution = 1.0 if self.resolution is None else float(self.resolution)
+        if not 0 < resolution < math.inf or not (resolution * 1000).is_integer():
+            raise ValueError(f"resolution must be whole milliseconds, and some, not {resolution!r} s")
+        window = 10 * resolution if self.window_seconds is None else self.window_seconds
         ticks = window / resolution
-        if resolution * 1000 != int(resolution * 1000):
-            raise ValueError(f"resolution must be whole milliseconds, not {resolution!r} s")
-        if ticks != int(ticks):
+        if not ticks.is_integer():
             raise ValueError(f"window_seconds must be a multiple of resolution ({resolution!r}), not {window!r}")
         geometry = Geometry(
             buckets=10 if self.buckets is None else self.buckets,
