@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import inspect
-from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, Self, TypeVar
 
 from shmlock._engine.bias import Reader
-from shmlock._engine.modes import DOING, READ, SEEK, WRITE
+from shmlock._engine.modes import READ, SEEK, WRITE
 from shmlock._kernel.deadline import FOREVER, Deadline
 from shmlock._segment.layout import OWNER_DIED, READS, SEEKER, WRITER
 from shmlock.errors import LockTimeout, OwnerDied
@@ -74,7 +74,7 @@ class Policy:
                 self.writing()
                 self._engine.write_to_seek(vouch=True)
             except BaseException:
-                self._engine.end(DOING[SEEK], vouch=False)
+                self._engine.end(SEEK, vouch=False)
                 raise
 
     def _unmended(self) -> OwnerDied:
@@ -128,61 +128,80 @@ class CarefulReader(Reader):
 
     def __exit__(self, kind: object, value: object, traceback: object) -> None:
         me = self._engine.me()
-        reads = (
-            me.number >= 0 and self._words[me.base + READS] > 0
-        )  # or it is something else by now, and counted as that
+        # Or it is an S or W by now, and counted as that.
+        reads = me.number >= 0 and self._words[me.base + READS] > 0
         super().__exit__(kind, value, traceback)
         if self._counts and reads:
             me.account.unlocked(READ)
 
 
 class _Face:
-    """One of the modes that always take the guard; the same object for every use and every thread."""
+    """What all have but the reader."""
 
-    __slots__ = ("_engine", "_policy", "_words")
+    __slots__ = ("_engine", "_policy")
+
+    _engine: Engine
+    _policy: Policy
+
+    @property
+    def owner_died(self) -> bool:
+        """Whether a writer was killed inside, and none has left cleanly since."""
+        return self._engine.words[OWNER_DIED] != 0
+
+
+class _Exclusive(_Face):
+    """S or W, which always take the guard; the same object for every use and every thread."""
+
+    __slots__ = ("_words",)
+
+    _mode: ClassVar[int]
 
     def __init__(self, engine: Engine, policy: Policy) -> None:
         self._engine = engine
         self._policy = policy
         self._words = engine.words
 
-    @property
-    def owner_died(self) -> bool:
-        """Whether a writer was killed inside, and none has left cleanly since."""
-        return self._words[OWNER_DIED] != 0
-
-
-class Writer(_Face):
-    """`with lock.writer as hold:`."""
-
-    __slots__ = ()
+    def _taken(self) -> None:
+        """It was just acquired, and a writer was killed inside before."""
+        raise NotImplementedError
 
     def __enter__(self) -> Self:
-        self._engine.acquire(WRITE, FOREVER)
+        self._engine.acquire(self._mode, FOREVER)
         if self._words[OWNER_DIED]:
-            self._policy.writing()
+            self._taken()
         return self
 
     def __exit__(self, kind: object, value: object, traceback: object) -> None:
         engine = self._engine
         try:
-            engine.end(DOING[WRITE], vouch=kind is None)
+            engine.end(self._mode, vouch=kind is None)
         except BaseException:
             if engine.must_end():  # interrupted before it began
-                engine.end(DOING[WRITE], vouch=False)
+                engine.end(self._mode, vouch=False)
             raise
 
     def acquire(self, blocking: bool = True, timeout: float | None = None) -> bool:
-        """Write, alone. True when held.
+        """As the class says. True when held.
 
         `timeout` in seconds: None waits for ever, 0 (or `blocking=False`) waits for no holder.
         Raises WouldDeadlock when this thread holds the lock already, in whatever way; ValueError for a
         negative or NaN timeout; OwnerDied with `on_owner_died="raise"`.
         """
-        held = self._engine.acquire(WRITE, Deadline.after(timeout, blocking=blocking))
+        held = self._engine.acquire(self._mode, Deadline.after(timeout, blocking=blocking))
         if held and self._words[OWNER_DIED]:
-            self._policy.writing()
+            self._taken()
         return held
+
+
+class Writer(_Exclusive):
+    """Write, alone: `with lock.writer as hold:`."""
+
+    __slots__ = ()
+
+    _mode: ClassVar = WRITE
+
+    def _taken(self) -> None:
+        self._policy.writing()
 
     def acquire_nowait(self) -> bool:
         """Write, if nobody holds the lock or waits for it: at once or not at all. True when held.
@@ -192,7 +211,7 @@ class Writer(_Face):
         """
         held = self._engine.try_write()
         if held and self._words[OWNER_DIED]:
-            self._policy.writing()
+            self._taken()
         return held
 
     def release(self) -> None:
@@ -205,37 +224,15 @@ class Writer(_Face):
             raise
 
 
-class Seeker(_Face):
-    """`with lock.seeker as hold:`."""
+class Seeker(_Exclusive):
+    """Seek, alone among seekers and writers, together with readers: `with lock.seeker as hold:`."""
 
     __slots__ = ()
 
-    def __enter__(self) -> Self:
-        self._engine.acquire(SEEK, FOREVER)
-        if self._words[OWNER_DIED]:
-            self._policy.seeking()
-        return self
+    _mode: ClassVar = SEEK
 
-    def __exit__(self, kind: object, value: object, traceback: object) -> None:
-        engine = self._engine
-        try:
-            engine.end(DOING[SEEK], vouch=kind is None)
-        except BaseException:
-            if engine.must_end():  # interrupted before it began
-                engine.end(DOING[SEEK], vouch=False)
-            raise
-
-    def acquire(self, blocking: bool = True, timeout: float | None = None) -> bool:
-        """Seek: alone among seekers and writers, together with readers. True when held.
-
-        `timeout` in seconds: None waits for ever, 0 (or `blocking=False`) waits for no holder.
-        Raises WouldDeadlock when this thread holds the lock already, in whatever way; ValueError for a
-        negative or NaN timeout; OwnerDied with `on_owner_died="raise"`.
-        """
-        held = self._engine.acquire(SEEK, Deadline.after(timeout, blocking=blocking))
-        if held and self._words[OWNER_DIED]:
-            self._policy.seeking()
-        return held
+    def _taken(self) -> None:
+        self._policy.seeking()
 
     def release(self) -> None:
         """Leave. Raises NotHeld when this thread, in this process, does not seek, or has upgraded to a write."""
@@ -247,10 +244,10 @@ class Seeker(_Face):
             raise
 
 
-class Upgrade:
+class Upgrade(_Face):
     """`with lock.upgraded():`, within a seek."""
 
-    __slots__ = ("_engine", "_name", "_policy", "_timeout")
+    __slots__ = ("_name", "_timeout")
 
     def __init__(self, engine: Engine, policy: Policy, name: str, timeout: float | None) -> None:
         Deadline.after(timeout)  # a bad timeout is told where it is written
@@ -262,7 +259,7 @@ class Upgrade:
     def __enter__(self) -> Self:
         if not self._engine.upgrade(Deadline.after(self._timeout)):
             raise LockTimeout(f"{self._name}: readers did not leave within {self._timeout} s; the seek is still held")
-        if self.owner_died:
+        if self._engine.words[OWNER_DIED]:
             self._policy.writing()
         return self
 
@@ -275,11 +272,6 @@ class Upgrade:
             if engine.holds(WRITER):  # interrupted before it began
                 engine.write_to_seek(vouch=False)
             raise
-
-    @property
-    def owner_died(self) -> bool:
-        """Whether a writer was killed inside, and none has left cleanly since."""
-        return self._engine.words[OWNER_DIED] != 0
 
 
 class _Acquirable(Protocol):

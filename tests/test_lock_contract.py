@@ -13,24 +13,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import shmlock
+from tests.order import until, waiting
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from tests.conftest import Peer, Start
-
-
-def until(condition: Callable[[], bool], seconds: float = 30) -> None:
-    """Wait for what another process's progress makes true; fail when it does not come."""
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "it did not come true"
-        time.sleep(0.001)
-
-
-def waiting(lock: shmlock.RWLock, number: int) -> Callable[[], bool]:
-    """Whether so many participants wait."""
-    return lambda: f"{number} waiting" in repr(lock)
 
 
 @pytest.fixture(params=[shmlock.RWLock, shmlock.SeekLock])

@@ -414,7 +414,8 @@ def test_what_takes_too_long_counts_as_the_longest(metrics: shmlock.RTMetrics, s
     [
         {"buckets": 0}, {"windows": -1}, {"figures": 4}, {"highest": 0}, {"resolution": 0.0001},
         {"window_seconds": 1.5}, {"buckets": 10_000}, {"resolution": 0}, {"resolution": -1.0}, {"resolution": math.nan},
-        {"resolution": math.inf}, {"resolution": 0.0}, {"window_seconds": 0}, {"window_seconds": -10.0}, {"window_seconds": math.nan},
+        {"resolution": math.inf}, {"resolution": 0.0}, {"window_seconds": 0}, {"window_seconds": -10.0},
+        {"window_seconds": math.nan},
     ],
 )  # fmt: skip
 def test_bad_windows_create_nothing(name: str, wrong: dict[str, Any]) -> None:

@@ -8,7 +8,6 @@ import os
 import signal
 import sys
 import threading
-import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -27,19 +26,12 @@ from shmlock._segment.layout import (
     WRITER,
     slot,
 )
+from tests.order import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from tests.conftest import Child, Peer, Start
-
-
-def until(condition: Callable[[], bool], seconds: float = 30) -> None:
-    """Wait for what another process's progress makes true; fail when it does not come."""
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "it did not come true"
-        time.sleep(0.001)
 
 
 @pytest.fixture

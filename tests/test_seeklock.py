@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import pytest
 
 import shmlock
+from tests.order import until, waiting
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -84,17 +85,7 @@ def others(lock: shmlock.SeekLock, start: Start) -> Callable[[], Obedient]:
 
 def wait_for_waiters(lock: shmlock.SeekLock, number: int) -> None:
     """Go on when so many wait."""
-    until(lambda: f"{number} waiting" in repr(lock))
-
-
-def until(condition: Callable[[], bool]) -> None:
-    """Wait for what another process's progress makes true."""
-    seen = threading.Event()
-    for _ in range(30_000):
-        if condition():
-            return
-        seen.wait(0.001)
-    pytest.fail("it did not come true")
+    until(waiting(lock, number))
 
 
 # --- together

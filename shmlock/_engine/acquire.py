@@ -207,8 +207,8 @@ class Acquisition(Membership):
             reads[seeker - 1] = 0  # it does not wait for itself when it upgrades
         return any(reads)
 
-    def _not_held(self, doing: str) -> NotHeld:
-        return NotHeld(f"{self.segment.name}: this thread of process {os.getpid()} is not {doing}")
+    def _not_held(self, mode: int) -> NotHeld:
+        return NotHeld(f"{self.segment.name}: this thread of process {os.getpid()} is not {modes.DOING[mode]}")
 
     def holds(self, word: int) -> bool:
         """Whether the calling thread is the one in the writer or seeker word, and has not walked away from it."""

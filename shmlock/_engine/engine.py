@@ -105,7 +105,7 @@ class Engine(Holds):
 
     def vouch(self) -> None:
         """The data are whole, whatever a writer's death left behind."""
-        self._aside(self.me(), self.state.vouch)
+        self.under_guard(self.state.vouch)
 
     def describe(self) -> str:
         """Who holds it, as far as loads without the guard can tell."""
@@ -139,7 +139,7 @@ class Engine(Holds):
 
     def wake_watchers(self) -> None:
         """Have all that `watch` look again."""
-        self._aside(self.me(), self.state.wake_watchers)
+        self.under_guard(self.state.wake_watchers)
 
 
 def _slept_until(changed: Callable[[], bool], bed: Parker | Napper, deadline: Deadline) -> bool:

@@ -44,7 +44,7 @@ class Holds(Acquisition):
     def _convert_read(self, me: Participant, mode: int, attempt: Callable[[int], bool]) -> bool:
         reads = me.base + READS
         if not self.words[reads]:
-            raise self._not_held(modes.DOING[READ])
+            raise self._not_held(READ)
         self._refuse(me, mode, reads=False)
         if not self._try(me, mode, attempt):
             return False
@@ -58,7 +58,7 @@ class Holds(Acquisition):
 
     def _upgrade(self, me: Participant, deadline: Deadline) -> bool:
         if self.words[SEEKER] != me.number + 1:
-            raise self._not_held(modes.DOING[SEEK])
+            raise self._not_held(SEEK)
         if self.words[WRITER] == me.number + 1:
             raise WouldDeadlock(f"{self.segment.name}: {modes.conflict(WRITE, reads=False, seeks=True, writes=True)}")
         return self._acquire(me, UPGRADE, deadline)
@@ -120,14 +120,14 @@ class Holds(Acquisition):
         self._check_seeks(me)
         self._end_seek(me)
 
-    def end(self, doing: str, *, vouch: bool) -> None:
-        """The end of a `with` that began with S or W: give up what this thread holds, whatever that has become.
+    def end(self, mode: int, *, vouch: bool) -> None:
+        """The end of a `with` that began with S or W, `mode`: give up what this thread holds, whatever that has become.
 
         Raises NotHeld if that is nothing; but not in place of an exception that is on its way (then `vouch` is False).
         """
-        self._slowly(self._end, doing, vouch)
+        self._slowly(self._end, mode, vouch)
 
-    def _end(self, me: Participant, doing: str, vouch: bool) -> None:
+    def _end(self, me: Participant, mode: int, vouch: bool) -> None:
         words = self.words
         reads = me.base + READS
         if words[WRITER] == me.number + 1:
@@ -141,14 +141,14 @@ class Holds(Acquisition):
             if not self._others_decide():
                 self.guard.run(FOREVER, self.state.decide)
         elif vouch or not self._converts:
-            raise self._not_held(doing)
+            raise self._not_held(mode)
 
     def end_read(self, *, vouch: bool) -> None:
         """The end of a `with` that began with R, and finds none: the same, if the lock is one that converts."""
         if not self._converts or self.me().number < 0:
             self._check_idle()
-            raise self._not_held(modes.DOING[READ])
-        self.end(modes.DOING[READ], vouch=vouch)
+            raise self._not_held(READ)
+        self.end(READ, vouch=vouch)
 
     def must_end(self) -> bool:
         """Whether there is something for `end` to give up."""
@@ -169,12 +169,12 @@ class Holds(Acquisition):
     def _check_writes(self, me: Participant) -> bool:
         """Whether W was an S before. Raises NotHeld when this thread does not write."""
         if self.words[WRITER] != me.number + 1:
-            raise self._not_held(modes.DOING[WRITE])
+            raise self._not_held(WRITE)
         return self.words[SEEKER] == me.number + 1
 
     def _check_seeks(self, me: Participant) -> None:
         if self.words[SEEKER] != me.number + 1:
-            raise self._not_held(modes.DOING[SEEK])
+            raise self._not_held(SEEK)
         if self.words[WRITER] == me.number + 1:
             raise NotHeld(f"{self.segment.name}: this thread has upgraded its seek to a write: write_to_seek() first")
 
@@ -183,4 +183,4 @@ class Holds(Acquisition):
         self._check_idle()
         me = self.me()
         if me.number < 0 or not self.words[me.base + READS]:
-            raise self._not_held(modes.DOING[READ])
+            raise self._not_held(READ)

@@ -18,6 +18,7 @@ from shmlock._engine import engine
 from shmlock._segment import segment as segments
 from shmlock._segment import words
 from shmlock._segment.layout import DIRTY, GATE, GATE_CLOSED, HIGH_WATER, OWED, SEEKER, SEQUENCE, WRITER
+from tests.crash import uses
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -100,92 +101,17 @@ def sound(lock: shmlock.RWLock, living: int = 1) -> None:
     assert "free" in repr(lock)
 
 
-def read(lock: shmlock.RWLock) -> None:
-    """Once."""
-    with lock.reader:
-        pass
-
-
-def write(lock: shmlock.RWLock) -> None:
-    """Once."""
-    with lock.writer:
-        pass
-
-
-def write_and_read_on(lock: shmlock.RWLock) -> None:
-    """A downgrade."""
-    lock.writer.acquire()
-    with lock.reader:
-        lock.writer.release()
-
-
-def write_and_close(lock: shmlock.RWLock) -> None:
-    """And free the slot."""
-    with lock.writer:
-        pass
-    lock.close()
-
-
-def seek(lock: shmlock.SeekLock) -> None:
-    """Once."""
-    with lock.seeker:
-        pass
-
-
-def seek_and_write(lock: shmlock.SeekLock) -> None:
-    """An upgrade and back."""
-    with lock.seeker, lock.upgraded():
-        pass
-
-
-def seek_and_read_on(lock: shmlock.SeekLock) -> None:
-    """A downgrade."""
-    with lock.seeker:
-        lock.seek_to_read()
-
-
-def seek_write_and_read_on(lock: shmlock.SeekLock) -> None:
-    """An upgrade, and a downgrade of both."""
-    with lock.seeker:
-        assert lock.seek_to_write()
-        lock.write_to_read()
-
-
-def write_and_seek_on(lock: shmlock.SeekLock) -> None:
-    """A downgrade."""
-    with lock.writer:
-        lock.write_to_seek()
-
-
-def read_seek_and_back(lock: shmlock.SeekLock) -> None:
-    """A try that succeeds."""
-    with lock.reader:
-        assert lock.read_to_seek()
-        lock.seek_to_read()
-
-
-def read_write_and_back(lock: shmlock.SeekLock) -> None:
-    """A try that succeeds."""
-    with lock.reader:
-        assert lock.read_to_write()
-        lock.write_to_read()
-
-
-def write_nowait(lock: shmlock.SeekLock) -> None:
-    """Once."""
-    assert lock.writer.acquire_nowait()
-    lock.writer.release()
-
-
-CONVERSIONS = [seek, seek_and_write, seek_and_read_on, seek_write_and_read_on, write_and_seek_on, read_seek_and_back,
-               read_write_and_back, write_nowait]  # fmt: skip
+CONVERSIONS = [
+    *(uses.seek, uses.upgrade, uses.seek_to_read, uses.seek_to_write_to_read, uses.write_to_seek),
+    *(uses.read_to_seek_and_back, uses.read_to_write_and_back, uses.write_nowait),
+]
 
 
 @pytest.mark.parametrize("use", CONVERSIONS)
 def test_seeking_alone(name: str, start: Start, use: Callable[[shmlock.SeekLock], None]) -> None:
     """Seeking, and every conversion, can be cut off at every store."""
     lock = shmlock.SeekLock(name, max_participants=4)
-    write(lock)
+    uses.write(lock)
 
     stores = every_store(start, lambda _: use(shmlock.SeekLock(name)), lambda _: sound(lock))
     assert stores >= 10
@@ -240,11 +166,11 @@ def test_an_upgrade_that_waits(name: str, start: Start, patient: bool) -> None:
     lock.close()
 
 
-@pytest.mark.parametrize("use", [read, write, write_and_read_on, write_and_close])
+@pytest.mark.parametrize("use", [uses.read, uses.write, uses.write_and_read_on, uses.write_and_close])
 def test_alone(name: str, start: Start, use: Callable[[shmlock.RWLock], None]) -> None:
     """Claiming a slot, reading, writing, downgrading and closing can be cut off at every store."""
     lock = shmlock.RWLock(name, max_participants=4)
-    write(lock)
+    uses.write(lock)
 
     stores = every_store(start, lambda _: use(shmlock.RWLock(name)), lambda _: sound(lock))
     assert stores >= 8
@@ -279,7 +205,7 @@ def test_a_wait_that_is_granted(name: str, start: Start, mode: str) -> None:
 
     def behind(peer: Peer) -> None:
         ours = shmlock.RWLock(name)
-        read(ours)
+        uses.read(ours)
         peer.say("has a slot")
         while peer.hear():
             peer.say("ready")
@@ -288,7 +214,7 @@ def test_a_wait_that_is_granted(name: str, start: Start, mode: str) -> None:
                 face.release()
             peer.say("done")
 
-    read(lock)
+    uses.read(lock)
     other = start(behind)
     assert other.hear() == "has a slot"
     last, code = 0, -signal.SIGKILL
@@ -325,12 +251,12 @@ def _granted(name: str, mode: str, last: int) -> Callable[[Peer], None]:
 def test_reaping(name: str, start: Start) -> None:
     """Evicting a dead writer, and adding its account to the departed ones', can be cut off at every store."""
     lock = shmlock.RWLock(name, max_participants=4)
-    write(lock)
+    uses.write(lock)
     locks = lock.statistics().write.locks
 
     def leave_a_corpse(_: Peer) -> None:
         ours = shmlock.RWLock(name)
-        write(ours)
+        uses.write(ours)
         ours.writer.acquire()
 
     last, code = 0, -signal.SIGKILL

@@ -17,7 +17,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import shmlock
+from shmlock._engine.modes import WRITE
 from shmlock._segment.layout import ABANDONED, DIRTY, READS, SEEKER, WANT, WRITER
+from tests.crash import uses
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -92,72 +94,9 @@ def interrupted(use: Callable[[], object]) -> Iterator[tuple[str, bool]]:
         nth += 1
 
 
-def seek(lock: shmlock.SeekLock) -> None:
-    """S."""
-    with lock.seeker:
-        pass
-
-
-def write(lock: shmlock.SeekLock) -> None:
-    """W."""
-    with lock.writer:
-        pass
-
-
-def read(lock: shmlock.SeekLock) -> None:
-    """R."""
-    with lock.reader:
-        pass
-
-
-def upgrade(lock: shmlock.SeekLock) -> None:
-    """S to W and back."""
-    with lock.seeker, lock.upgraded():
-        pass
-
-
-def seek_to_read(lock: shmlock.SeekLock) -> None:
-    """S to R."""
-    with lock.seeker:
-        lock.seek_to_read()
-
-
-def seek_to_write_to_read(lock: shmlock.SeekLock) -> None:
-    """S to W to R."""
-    with lock.seeker:
-        lock.seek_to_write()
-        lock.write_to_read()
-
-
-def write_to_seek(lock: shmlock.SeekLock) -> None:
-    """W to S."""
-    with lock.writer:
-        lock.write_to_seek()
-
-
-def read_to_seek(lock: shmlock.SeekLock) -> None:
-    """R to S."""
-    with lock.reader:
-        lock.read_to_seek()
-
-
-def read_to_seek_and_back(lock: shmlock.SeekLock) -> None:
-    """R to S to R."""
-    with lock.reader:
-        lock.read_to_seek()
-        lock.seek_to_read()
-
-
-def read_to_write_and_back(lock: shmlock.SeekLock) -> None:
-    """R to W to R."""
-    with lock.reader:
-        lock.read_to_write()
-        lock.write_to_read()
-
-
 USES = [
-    *(seek, write, read, upgrade, seek_to_read, seek_to_write_to_read, write_to_seek, read_to_seek),
-    *(read_to_seek_and_back, read_to_write_and_back),
+    *(uses.seek, uses.write, uses.read, uses.upgrade, uses.seek_to_read, uses.seek_to_write_to_read),
+    *(uses.write_to_seek, uses.read_to_seek, uses.read_to_seek_and_back, uses.read_to_write_and_back),
 ]
 
 
@@ -205,13 +144,13 @@ def test_nothing_is_left_of_what_was_interrupted(name: str, use: Callable[[shmlo
         held = what_is_held(lock)
         if where == ("__exit__", True):
             # Nothing, if it is the inner one of two.
-            assert held in ({"R"}, {"S"}, {"W"}) or use is upgrade, where
-            lock.reader.release() if held == {"R"} else lock._engine.end("holding", vouch=False)
+            assert held in ({"R"}, {"S"}, {"W"}) or use is uses.upgrade, where
+            lock.reader.release() if held == {"R"} else lock._engine.end(WRITE, vouch=False)
             held = what_is_held(lock)
         assert not held, where
         assert free_for_another_thread(lock), where
     assert lock._words[DIRTY] == 0
-    assert places > (3 if use is read else 30)
+    assert places > (3 if use is uses.read else 30)
     lock.close()
 
 

@@ -15,12 +15,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 import shmlock
+from shmlock._engine.modes import WRITE
 from shmlock._kernel import process
 from shmlock._segment.layout import ABANDONED, READS, SEEKER, WANT, WRITER
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from shmlock._engine.participant import Participant
     from tests.conftest import Peer, Start
 
 TIMES = 3000
@@ -87,6 +89,16 @@ def churning(name: str) -> Callable[[Peer], None]:
     return churn
 
 
+def settled(lock: shmlock.RWLock) -> Participant:
+    """The calling thread, which wants nothing any more, and has carried out what it walked away from."""
+    me = lock._engine.me()
+    if me.number >= 0:
+        assert lock._words[me.base + WANT] == 0
+        if lock._words[me.base + ABANDONED]:
+            lock._engine.prepare()
+    return me
+
+
 @pytest.mark.parametrize("use", ["reader", "writer", "timeout", "first use"])
 def test_a_lock_survives_exceptions_at_any_moment(
     name: str, start: Start, interrupted: Callable[[Callable[[], None]], None], use: str
@@ -107,12 +119,9 @@ def test_a_lock_survives_exceptions_at_any_moment(
     words = lock._words
     for _ in range(TIMES // 10 if use == "first use" else TIMES):
         interrupted(once)
-        me = lock._engine.me()
+        me = settled(lock)
         if me.number < 0:
             continue
-        assert words[me.base + WANT] == 0
-        if words[me.base + ABANDONED]:
-            lock._engine.prepare()
         if words[WRITER] == me.number + 1:
             lock.writer.release()
         while words[me.base + READS]:
@@ -190,16 +199,13 @@ def test_a_seek_lock_survives_exceptions_at_any_moment(
     left = 0
     for _ in range(TIMES):
         interrupted(lambda: once(lock))
-        me = lock._engine.me()
+        me = settled(lock)
         if me.number < 0:
             continue
-        assert words[me.base + WANT] == 0
-        if words[me.base + ABANDONED]:
-            lock._engine.prepare()
         holds = (words[WRITER] == me.number + 1, words[SEEKER] == me.number + 1, words[me.base + READS])
         if any(holds):  # the window at the start of `__exit__`
             left += 1
-            lock._engine.end("holding", vouch=False)
+            lock._engine.end(WRITE, vouch=False)
             if holds[0] or holds[1]:
                 assert words[me.base + READS] == holds[2]
             while words[me.base + READS]:
