@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from shmlock.bench import peers
 from shmlock.bench.page import page
 from shmlock.bench.report import show, stamped, written
-from shmlock.bench.runner import run
+from shmlock.bench.runner import last_line, run
 from shmlock.bench.samples import Results, stamp
 from shmlock.bench.scenarios import NAMES, scenario
 
@@ -124,8 +124,7 @@ class Bench:
         try:
             run(scenario, knobs, progress, results=results)
         except Exception as error:  # noqa: BLE001  hours of other scenarios are not lost for it
-            last = (str(error).strip().splitlines() or [""])[-1]
-            results.faults.append(f"it ended early: {type(error).__name__}: {last}")
+            results.faults.append(f"it ended early: {type(error).__name__}: {last_line(error)}")
         show(results, sys.stdout)
 
     def as_json(self, *, interrupted: bool) -> dict[str, Any]:

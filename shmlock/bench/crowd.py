@@ -96,13 +96,13 @@ def gather(jobs: Sequence[Callable[[Start], Any]], seconds: float | None = None)
                 signal.pthread_sigmask(signal.SIG_SETMASK, before)
             theirs.close()
             pipes.append(ours)
-        early = [_heard(pipe) for pipe in pipes]  # most are ready; one that is not has ended
+        early = [heard(pipe) for pipe in pipes]  # most are ready; one that is not has ended
         start.open()
         began = time.perf_counter()
         if seconds is not None:
             time.sleep(seconds)
             stop.value = 1
-        told = [_told(_heard(pipe) if said == _READY else said) for pipe, said in zip(pipes, early, strict=True)]
+        told = [_told(heard(pipe) if said == _READY else said) for pipe, said in zip(pipes, early, strict=True)]
         wall = time.perf_counter() - began
         for worker in workers:
             worker.join(HANG)
@@ -142,9 +142,10 @@ def _work(job: Callable[[Start], Any], start: Start, pipe: Connection[Any, Any])
     os._exit(0)  # whatever a peer left behind must not be heard of at exit
 
 
-def _heard(pipe: Connection[Any, Any]) -> Any:
+def heard(pipe: Connection[Any, Any]) -> Any:
+    """What a process says next. Raises TimeoutError."""
     if not pipe.poll(HANG):
-        raise TimeoutError(f"a process of the crowd said nothing for {HANG:.0f} s")
+        raise TimeoutError(f"a process said nothing for {HANG:.0f} s")
     return pipe.recv()
 
 

@@ -55,8 +55,8 @@ def run(
     results = Results(scenario, knobs) if results is None else results
     began = time.perf_counter()
     try:
-        cases = scenario.cases(knobs)
-        results.skipped.update(scenario.missing())
+        cases, missing = scenario.measurable(knobs)
+        results.skipped.update(missing)
         told.begin(scenario, len(cases) * knobs["rounds"])
         wrong: set[str] = set()
         long: set[Case] = set()
@@ -70,7 +70,7 @@ def run(
                     found = case.measure()
                 except Exception as error:  # noqa: BLE001  one side's failure is not the others'
                     wrong.add(case.side)
-                    what = str(error) if isinstance(error, WrongData) else f"{type(error).__name__}: {_last(error)}"
+                    what = str(error) if isinstance(error, WrongData) else f"{type(error).__name__}: {last_line(error)}"
                     results.faults.append(f"{case.side}, {case.column}: {what}")
                     continue
                 if time.perf_counter() - start > LONG:
@@ -84,6 +84,6 @@ def run(
     return results
 
 
-def _last(error: Exception) -> str:
+def last_line(error: Exception) -> str:
     """The last line of what it says: it may quote a traceback."""
     return (str(error).strip().splitlines() or [""])[-1]

@@ -63,6 +63,11 @@ class Scenario:
     missing: Callable[[], Mapping[str, str]] = dict  # sides that can't be measured here: why not
     close: Callable[[], None] = lambda: None  # called at the end, whatever happens
 
+    def measurable(self, knobs: Knobs) -> tuple[list[Case], Mapping[str, str]]:
+        """The cases of the sides that can be measured here; and those that can't, with the reason."""
+        missing = self.missing()
+        return [case for case in self.cases(knobs) if case.side not in missing], missing
+
     def turned(self, *, quick: bool, given: Mapping[str, Any] | None = None) -> Knobs:
         """The knobs for a run. Raises KeyError for a knob that there is not."""
         knobs = {name: knob.quick if quick else knob.usual for name, knob in self.knobs.items()}

@@ -1,8 +1,7 @@
-"""Turns of a loop until the time is over: how many there were, what CPU they cost, and how that is said."""
+"""Turns of a loop until the time is over: how many there were, and what CPU they cost."""
 
 from __future__ import annotations
 
-import math
 import time
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -10,7 +9,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from shmlock.bench.crowd import Start
-    from shmlock.bench.samples import Results
 
 _LOOK: Final = 0.002  # seconds between two looks at the clock, about: seldom for the fast, in time for the slow
 _MOST: Final = 5000
@@ -35,16 +33,3 @@ def turns(start: Start, do: Callable[[int], object]) -> Turns:
         took = time.perf_counter() - began
         batch = min(2 * batch, _MOST) if took < _LOOK / 2 else max(batch // 2, 1) if took > 2 * _LOOK else batch
     return Turns(count, time.process_time() - cpu)
-
-
-def processes(knob: str) -> list[int]:
-    """The numbers in a knob like "1,2,4". Raises ValueError."""
-    return [int(number) for number in knob.split(",")]
-
-
-def times(results: Results, measure: str, column: str, side: str, to: str) -> str:
-    """One side to another, in words, and whether it means anything."""
-    ratio, clear = results.ratio(measure, column, side, to)
-    if math.isnan(ratio):
-        return f"no figure to compare with {to}"
-    return f"{ratio:.2f} times as many {measure} as {to}" + ("" if clear else " (which may be chance)")

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from shmlock.bench.crowd import Start, context, gather
-from shmlock.bench.peers import Peer, available, missing, peers, usable, version
+from shmlock.bench.peers import Peer, available, missing, peers, version
 from shmlock.bench.peers.prwlock_lock import RWLock
-from shmlock.bench.scenarios import mix, recovery
+from shmlock.bench.scenarios import mix, recovery, scenario
 
 
 @pytest.fixture(params=peers(), ids=lambda peer: peer.name)
@@ -94,7 +94,7 @@ def test_what_is_not_installed_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     absent: Any = None  # what makes `import` fail
     monkeypatch.setitem(sys.modules, "prwlock", absent)
     monkeypatch.setattr("shmlock.bench.peers.peers", lambda: [RWLock])
-    assert usable() == []
+    assert scenario("mix").measurable(scenario("mix").turned(quick=True))[0] == []
     assert missing() == {"prwlock": "prwlock is not installed (pip install prwlock)"}
 
 

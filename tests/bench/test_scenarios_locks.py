@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 TINY: dict[str, dict[str, Any]] = {
     "mix": {"workers": 4, "iterations": 4, "rounds": 1},
-    "read": {"processes": "1,2", "seconds": 0.03, "rounds": 1},
-    "record": {"processes": "1,2", "seconds": 0.03, "rounds": 1},
+    "read": {"processes": (1, 2), "seconds": 0.03, "rounds": 1},
+    "record": {"processes": (1, 2), "seconds": 0.03, "rounds": 1},
     "fairness": {"crowd": 2, "seconds": 0.05, "patience": 0.3, "rounds": 1},
     "recovery": {"kills": 1, "settle": 10, "patience": 0.3, "rounds": 1},
 }
@@ -111,7 +111,7 @@ def test_a_lock_that_does_not_lock_is_found_out_by_mix(only: Only) -> None:
 def test_a_lock_that_does_not_lock_is_found_out_by_record(monkeypatch: pytest.MonkeyPatch) -> None:
     """Counts that got lost are wrong data; the other sides are measured on."""
     monkeypatch.setitem(record.LOCKED, record.AFTER, (NoLock,))
-    results = found("record", processes="4", seconds=0.3)
+    results = found("record", processes=(4,), seconds=0.3)
     assert [fault.partition(":")[0] for fault in results.faults] == [f"{record.AFTER}, 4"]
     assert set(results.sides) == {record.BEFORE, record.OURS}
     answer = results.scenario.answer(results)

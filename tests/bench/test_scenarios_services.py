@@ -160,8 +160,8 @@ def test_a_side_that_is_not_installed_is_named_with_the_reason(monkeypatch: pyte
     monkeypatch.setitem(sys.modules, "lmdb", None)
     monkeypatch.setitem(sys.modules, "redis", None)
     assert config.unavailable() == {"lmdb": "lmdb is not installed", "Redis": "redis is not installed"}
-    knobs = scenario("config").turned(quick=True, given={"kilobytes": "1 10", "workers": "1 2"})
-    cases = config.cases(knobs)
+    knobs = scenario("config").turned(quick=True, given={"kilobytes": (1, 10), "workers": (1, 2)})
+    cases, _ = scenario("config").measurable(knobs)
     assert {case.side for case in cases} == {"shmlock.SharedConfig", "Manager().dict", "file, by mtime"}
     assert list(dict.fromkeys(case.column for case in cases)) == ["1 KB, 1", "1 KB, 2", "10 KB, 1", "10 KB, 2"]
 
@@ -282,7 +282,7 @@ def test_without_gunicorn_all_sides_are_named_with_the_reason(monkeypatch: pytes
     monkeypatch.setattr(web, "find_spec", lambda _: None)
     assert web.unavailable().keys() == set(web.SIDES.values())
     knobs = scenario("web").turned(quick=True)
-    assert web.cases(knobs) == []
+    assert scenario("web").measurable(knobs)[0] == []
     assert "nothing to compare" in web.answer(Results(scenario("web"), knobs))
 
 

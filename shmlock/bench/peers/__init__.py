@@ -56,13 +56,8 @@ def available(peer: type[Peer]) -> str | None:
     return None
 
 
-def usable() -> list[type[Peer]]:
-    """Those that can be used here."""
-    return [peer for peer in peers() if available(peer) is None]
-
-
 def missing() -> dict[str, str]:
-    """Those that can't, by name: why not."""
+    """Those that can't be used here, by name: why not."""
     reasons = {peer.name: available(peer) for peer in peers()}
     return {name: reason for name, reason in reasons.items() if reason is not None}
 

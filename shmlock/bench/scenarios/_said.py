@@ -10,9 +10,27 @@ if TYPE_CHECKING:
 
 
 def compared(results: Results, measure: str, column: str, side: str, to: str) -> str:
-    """`side` in terms of `to`, and whether that can be told from noise; one round alone can't tell."""
-    ratio, differs = results.ratio(measure, column, side, to)
+    """`side` in terms of `to`, and whether that can be told from noise."""
+    ratio, clear = results.ratio(measure, column, side, to)
     if math.isnan(ratio):
         return f"not to be compared with that of {to}"
-    unsure = "" if differs and results.knobs["rounds"] > 1 else " (within the noise, or too few rounds to know)"
-    return f"{ratio:.3g} times that of {to}{unsure}"
+    return f"{ratio:.3g} times that of {to}" + ("" if clear else " (within the noise, or too few rounds to know)")
+
+
+def times_as_many(results: Results, measure: str, column: str, side: str, to: str) -> str:
+    """The same of what is counted: the measure's name says what."""
+    ratio, clear = results.ratio(measure, column, side, to)
+    if math.isnan(ratio):
+        return f"no figure to compare with {to}"
+    return f"{ratio:.2f} times as many {measure} as {to}" + ("" if clear else " (which may be chance)")
+
+
+def clearly_less(results: Results, measure: str, column: str, than: str) -> list[str]:
+    """The sides that have less of it."""
+    found = ((side, results.ratio(measure, column, side, than)) for side in results.sides)
+    return [side for side, (ratio, clear) in found if clear and ratio < 1]
+
+
+def milliseconds(value: float, never: str) -> str:
+    """A time, or the word for one that doesn't end."""
+    return never if math.isinf(value) else f"{value:.1f} ms"

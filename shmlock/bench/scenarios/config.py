@@ -401,23 +401,17 @@ def share(side: type[Side], size: int, workers: int, turns: int) -> Mapping[str,
     return {"steady": steady * 1e6, "refresh": refreshed * 1e3, "all": statistics.median(took) * 1e3}
 
 
-def _numbers(given: str) -> list[float]:
-    return [float(number) for number in given.split()]
-
-
 def cases(knobs: Knobs) -> list[Case]:
-    """All sides that can be used, for each size and number of workers."""
-    missing = unavailable()
+    """All sides, for each size and number of workers."""
     return [
         Case(
             side.name,
-            f"{kilobytes:g} KB, {workers:g}",
-            functools.partial(share, side, int(kilobytes * 1000), int(workers), knobs["turns"]),
+            f"{kilobytes} KB, {workers}",
+            functools.partial(share, side, kilobytes * 1000, workers, knobs["turns"]),
         )
-        for kilobytes in _numbers(knobs["kilobytes"])
-        for workers in _numbers(knobs["workers"])
+        for kilobytes in knobs["kilobytes"]
+        for workers in knobs["workers"]
         for side in SIDES
-        if side.name not in missing
     ]
 
 
@@ -457,8 +451,8 @@ SCENARIO = Scenario(
         "all": Measure("from publishing until the last waiting worker has it", "ms"),
     },
     knobs={
-        "kilobytes": Knob("1 100 10000", "1", "sizes of the encoded value, with blanks between them"),
-        "workers": Knob("2 8", "4", "how many processes read, with blanks between them"),
+        "kilobytes": Knob((1, 100, 10_000), (1,), "sizes of the encoded value"),
+        "workers": Knob((2, 8), (4,), "how many processes read"),
         "turns": Knob(5, 5, "values that are published in a round, for each measure"),
     },
     cases=cases,

@@ -10,9 +10,11 @@ import time
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final
 
+from shmlock.bench import peers
 from shmlock.bench.crowd import Start, context, gather
-from shmlock.bench.peers import Context, Peer, missing, usable
+from shmlock.bench.peers import Context, Peer, missing
 from shmlock.bench.scenario import Case, Knob, Knobs, Measure, Scenario
+from shmlock.bench.scenarios._said import clearly_less, milliseconds
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -103,12 +105,11 @@ def crowd(peer: type[Peer], column: str, knobs: Knobs) -> Mapping[str, float]:
 
 
 def cases(knobs: Knobs) -> list[Case]:
-    """Both sorts of waiters, for all peers that can be used."""
-    locks = usable()
+    """Both sorts of waiters, for all peers."""
     return [
         Case(peer.name, column, functools.partial(crowd, peer, column, knobs))
         for column in (WRITER, READER)
-        for peer in locks
+        for peer in peers.peers()
     ]
 
 
@@ -119,22 +120,13 @@ def answer(results: Results) -> str:
         longest = {side: results.median("longest", column, side) for side in results.sides}
         ours = longest.get("shmlock.RWLock", math.nan)
         starved = [side for side, value in longest.items() if math.isinf(value)]
-        shorter = [
-            side
-            for side in results.sides
-            for ratio, clear in [results.ratio("longest", column, side, "shmlock.RWLock")]
-            if clear and ratio < 1
-        ]
+        shorter = clearly_less(results, "longest", column, "shmlock.RWLock")
         parts.append(
-            f"As {column}, shmlock.RWLock's waiter had to wait for {_said(ours)} at the longest. "
+            f"As {column}, shmlock.RWLock's waiter had to wait for {milliseconds(ours, 'ever')} at the longest. "
             + (f"Shorter with {', '.join(shorter)}. " if shorter else "With none it was clearly shorter. ")
             + (f"It never came with {', '.join(starved)}." if starved else "It came with all.")
         )
     return " ".join(parts)
-
-
-def _said(milliseconds: float) -> str:
-    return "ever" if math.isinf(milliseconds) else f"{milliseconds:.1f} ms"
 
 
 SCENARIO = Scenario(

@@ -8,8 +8,9 @@ import time
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
+from shmlock.bench import peers
 from shmlock.bench.crowd import Start, context, gather
-from shmlock.bench.peers import Peer, missing, usable
+from shmlock.bench.peers import Peer, missing
 from shmlock.bench.scenario import Case, Knob, Knobs, Measure, Scenario, WrongData
 
 if TYPE_CHECKING:
@@ -73,10 +74,10 @@ def crowd(peer: type[Peer], readers: int, writers: int, iterations: int, nap: fl
 
 
 def cases(knobs: Knobs) -> list[Case]:
-    """All peers that can be used, for each share of readers."""
+    """All peers, for each share of readers."""
     workers = knobs["workers"]
     found = []
-    for peer in usable():
+    for peer in peers.peers():
         for share in (80, 20, 50):
             readers = workers * share // 100
             measure = functools.partial(

@@ -8,10 +8,12 @@ from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import shmlock
+from shmlock.bench import peers
 from shmlock.bench.crowd import Start, context, gather
-from shmlock.bench.peers import Peer, missing, usable
+from shmlock.bench.peers import Peer, missing
 from shmlock.bench.scenario import Case, Knob, Knobs, Measure, Scenario, WrongData
-from shmlock.bench.turns import Turns, processes, times, turns
+from shmlock.bench.scenarios._said import times_as_many
+from shmlock.bench.turns import Turns, turns
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -120,11 +122,10 @@ def _state() -> memoryview:
 def cases(knobs: Knobs) -> list[Case]:
     """For each number of processes all ways to read."""
     seconds = knobs["seconds"]
-    locks = usable()
     found = []
-    for readers in processes(knobs["processes"]):
+    for readers in knobs["processes"]:
         column = str(readers)
-        ways = {peer.name: functools.partial(under, peer) for peer in locks}
+        ways = {peer.name: functools.partial(under, peer) for peer in peers.peers()}
         for side, way in (ways | {OPTIMISTIC: optimistically, VERSIONED: versioned}).items():
             found.append(Case(side, column, functools.partial(way, readers, seconds)))
     return found
@@ -135,9 +136,9 @@ def answer(results: Results) -> str:
     column = results.columns[-1] if results.columns else ""
     return (
         f"With {column} processes, shmlock.RWLock makes "
-        f"{times(results, 'reads', column, 'shmlock.RWLock', 'multiprocessing.Lock')}; an optimistic read "
-        f"{times(results, 'reads', column, OPTIMISTIC, 'shmlock.RWLock')}, and SharedConfig.get "
-        f"{times(results, 'reads', column, VERSIONED, OPTIMISTIC)}."
+        f"{times_as_many(results, 'reads', column, 'shmlock.RWLock', 'multiprocessing.Lock')}; an optimistic read "
+        f"{times_as_many(results, 'reads', column, OPTIMISTIC, 'shmlock.RWLock')}, and SharedConfig.get "
+        f"{times_as_many(results, 'reads', column, VERSIONED, OPTIMISTIC)}."
     )
 
 
@@ -155,7 +156,7 @@ SCENARIO = Scenario(
         "cpu": Measure("CPU for a read", "ns"),
     },
     knobs={
-        "processes": Knob("1,2,4,10,20", "1,2", "how many read at once, one column for each"),
+        "processes": Knob((1, 2, 4, 10, 20), (1, 2), "how many read at once, one column for each"),
         "seconds": Knob(0.3, 0.1, "that they read for"),
     },
     cases=cases,

@@ -14,7 +14,8 @@ from shmlock.bench.crowd import Start, context, gather
 from shmlock.bench.peers.ours import ShmlockRWLock
 from shmlock.bench.peers.standard import Lock
 from shmlock.bench.scenario import Case, Knob, Knobs, Measure, Scenario, WrongData
-from shmlock.bench.turns import Turns, processes, times, turns
+from shmlock.bench.scenarios._said import times_as_many
+from shmlock.bench.turns import Turns, turns
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -119,7 +120,7 @@ def _crowd(
 def cases(knobs: Knobs) -> list[Case]:
     """Before, after and ours, for each number of processes."""
     found = []
-    for workers in processes(knobs["processes"]):
+    for workers in knobs["processes"]:
         for side, kinds in LOCKED.items():
             found.append(Case(side, str(workers), functools.partial(under_locks, kinds, workers, knobs["seconds"])))
         found.append(Case(OURS, str(workers), functools.partial(ours, workers, knobs["seconds"])))
@@ -132,8 +133,8 @@ def answer(results: Results) -> str:
         return "Nothing was measured."
     alone, crowd = results.columns[0], results.columns[-1]
     return (
-        f"RTMetrics.record makes {times(results, 'records', alone, OURS, AFTER)} with {alone} at it, and "
-        f"{times(results, 'records', crowd, OURS, AFTER)} with {crowd}. "
+        f"RTMetrics.record makes {times_as_many(results, 'records', alone, OURS, AFTER)} with {alone} at it, and "
+        f"{times_as_many(results, 'records', crowd, OURS, AFTER)} with {crowd}. "
         f"From {alone} to {crowd}, the time for each of all records becomes "
         + "; ".join(f"with {side} {slower:.2f} times what it was" for side, slower in _slower(results, alone, crowd))
         + ". In the seed, with 20 at it, it became 6.8 times with two RW locks, and 4 times with one."
@@ -164,9 +165,7 @@ SCENARIO = Scenario(
         "cpu": Measure("CPU for a record", "ns"),
     },
     knobs={
-        "processes": Knob(
-            ",".join(map(str, sorted({1, _CORES, 20}))), "1,2", "how many record at once, one column for each"
-        ),
+        "processes": Knob(tuple(sorted({1, _CORES, 20})), (1, 2), "how many record at once, one column for each"),
         "seconds": Knob(0.3, 0.1, "that they record for"),
     },
     cases=cases,

@@ -14,9 +14,11 @@ from contextlib import ExitStack, contextmanager
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
-from shmlock.bench.crowd import HANG, context
-from shmlock.bench.peers import Peer, missing, usable
+from shmlock.bench import peers
+from shmlock.bench.crowd import HANG, context, heard
+from shmlock.bench.peers import Peer, missing
 from shmlock.bench.scenario import Case, Knob, Knobs, Measure, Scenario, WrongData
+from shmlock.bench.scenarios._said import clearly_less, milliseconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -73,12 +75,10 @@ def _run(job: Callable[..., None], lock: Peer, *args: Any) -> None:
 
 
 def _heard(pipe: Connection[Any, Any]) -> Any:
-    if not pipe.poll(HANG):
-        raise TimeoutError(f"nothing was said for {HANG:.0f} s")
-    heard = pipe.recv()
-    if isinstance(heard, RuntimeError):
-        raise heard
-    return heard
+    said = heard(pipe)
+    if isinstance(said, RuntimeError):
+        raise said
+    return said
 
 
 def kill(peer: type[Peer], column: str, settle: float, patience: float) -> float:
@@ -117,12 +117,11 @@ def kills(peer: type[Peer], column: str, knobs: Knobs) -> Mapping[str, float]:
 
 
 def cases(knobs: Knobs) -> list[Case]:
-    """A reader and a writer that are killed, for all peers that can be used."""
-    locks = usable()
+    """A reader and a writer that are killed, for all peers."""
     return [
         Case(peer.name, column, functools.partial(kills, peer, column, knobs))
         for column in (READER, WRITER)
-        for peer in locks
+        for peer in peers.peers()
     ]
 
 
@@ -132,23 +131,14 @@ def answer(results: Results) -> str:
     for column in results.columns:
         sides = {side: results.median("longest", column, side) for side in results.sides}
         never = [side for side, value in sides.items() if math.isinf(value)]
-        sooner = [
-            side
-            for side in results.sides
-            for ratio, clear in [results.ratio("median", column, side, "shmlock.RWLock")]
-            if clear and ratio < 1
-        ]
+        ours = milliseconds(results.median("median", column, "shmlock.RWLock"), "for ever")
+        sooner = clearly_less(results, "median", column, "shmlock.RWLock")
         parts.append(
-            f"When {column}, the next one is in after {_said(results.median('median', column, 'shmlock.RWLock'))} with "
-            "shmlock.RWLock"
+            f"When {column}, the next one is in after {ours} with shmlock.RWLock"
             + (f", sooner with {', '.join(sooner)}" if sooner else ", and clearly sooner with no other")
             + (f", and never with {', '.join(never)}." if never else ", and with all others at some time.")
         )
     return " ".join(parts)
-
-
-def _said(milliseconds: float) -> str:
-    return "for ever" if math.isinf(milliseconds) else f"{milliseconds:.1f} ms"
 
 
 SCENARIO = Scenario(
