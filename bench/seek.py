@@ -13,13 +13,14 @@ import os
 import statistics
 import sys
 import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from measure import Result, context, interleaved, loop, now, run, unique
 
 import shmlock
 from shmlock._segment.layout import OPENINGS
+from shmlock.bench.runner import run as run_scenario
+from shmlock.bench.scenarios.timers import ONE_BY_ONE, SCENARIO, SEEK
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -240,113 +241,27 @@ def rest() -> Iterator[Result]:
 # --- timers
 
 
-@dataclass
-class Load:
-    """What came of a timer load."""
-
-    rate: float  # timers a second
-    cpu: float  # us for each
-    waiting: float  # of the processes' time, waiting for the lock
-    waited: float  # seconds
-    late: float  # ms, median
-    statistics: str
-
-
-def _one_by_one(timers: shmlock.TimerQueue) -> list[int]:
-    """The pattern that the seek lock replaced: W for each timer that is due, whoever else is doing the same."""
-    table, engine, read = timers._table, timers._engine, timers._read  # noqa: SLF001  it is not public any more
-    moment = time.monotonic_ns() + (1 << 63)
-    found: list[int] = []
-
-    def take_out() -> bool:
-        for entry in table.coming_up(moment, 1):
-            taken = table.hand_out(entry, moment, _NOBODY_S)
-            if taken is not None:
-                found.append(taken[1])
-            return True
-        return False
-
-    if read(table.comes_up, moment):
-        while engine.change(functools.partial(table.change, take_out)):
-            pass
-    return found
-
-
-_NOBODY_S = 2  # a tag of a batch that never counted
-
-
-def _serve(name: str, pattern: str, interval: int, go: Any, done: Any, seconds: float) -> None:
-    timers = shmlock.TimerQueue(name)
-    collect = timers.wake_expired if pattern == "seek" else functools.partial(_one_by_one, timers)
-    collected, late = 0, []
-    go.wait()
-    began, cpu = now(), time.process_time()
-    while now() - began < seconds:
-        ids = collect()
-        moment = time.monotonic_ns()
-        for ident in ids:
-            timers.schedule(ident, moment + interval)
-        collected += len(ids)
-        if ids:
-            continue
-        due = timers.next_expiry()
-        late.append(0 if due is None else max(0, time.monotonic_ns() - due))
-        time.sleep(0.0005 if due is None else min(max(due - moment, 100_000), 1_000_000) / 1e9)
-    done.put((collected, time.process_time() - cpu, statistics.median(late) / 1e6 if late else 0.0))
-
-
-def _load(pattern: str, count: int, interval: int, processes: int) -> Load:
-    timers = shmlock.TimerQueue(unique("timers"), capacity=2 * count)
-    moment = time.monotonic_ns() + 200_000_000
-    for ident in range(count):
-        timers.schedule(ident, moment + ident * interval // count)
-    before = timers.statistics()
-    go, done = context.Barrier(processes), context.SimpleQueue()
-    workers: list[ForkProcess] = [
-        context.Process(target=_serve, args=(timers.name, pattern, interval, go, done, SECONDS))
-        for _ in range(processes)
-    ]
-    for worker in workers:
-        worker.start()
-    seen = [done.get() for _ in workers]
-    for worker in workers:
-        worker.join()
-    after = timers.statistics()
-    waited = sum(getattr(after, mode).wait_ns - getattr(before, mode).wait_ns for mode in ("write", "seek", "read"))
-    collected = sum(number for number, _, _ in seen)
-    if len(timers) != count:
-        sys.exit(f"timers: {len(timers)} instead of {count} are left")
-    timers.unlink()
-    timers.close()
-    return Load(
-        rate=collected / SECONDS,
-        cpu=sum(cpu for _, cpu, _ in seen) / collected * 1e6,
-        waiting=waited / 1e9 / SECONDS / processes,
-        waited=waited / 1e9,
-        late=statistics.median(late for _, _, late in seen),
-        statistics=str(after),
-    )
-
-
 def timers() -> Iterator[Result]:
     """2000 timers, each re-armed as soon as it came, by 8 processes that all look: with the seek lock and as before.
 
     The fourth seed has each come every 10 ms, on 8 cores in C. Here each comes every 300 ms: about as much as the old
-    pattern can do on two cores in Python.
+    pattern can do on two cores in Python. The load is that of `python -m shmlock.bench timers`, for 2 s each.
     """
-    loads: dict[str, list[Load]] = {"seek": [], "one by one": []}
-    for _ in range(3):
-        for pattern, seen in loads.items():
-            seen.append(_load(pattern, 2000, 300_000_000, 8))
-    middle = {pattern: sorted(seen, key=lambda load: load.waited)[1] for pattern, seen in loads.items()}
-    for pattern, load in middle.items():
-        print(f"\n{pattern}:\n{load.statistics}\n")
-        yield Result("timers", f"{pattern}: rate", load.rate, "/s")
-        yield Result("timers", f"{pattern}: CPU for each", load.cpu, "us")
-        yield Result("timers", f"{pattern}: share of time spent waiting", load.waiting * 100, "%")
-    new, old = middle["seek"], middle["one by one"]
-    yield Result("timers", "rate, seek / one by one", new.rate / old.rate, "x", 1.0, at_least=True)
-    yield Result("timers", "waiting, seek / one by one", new.waited / old.waited, "x", 0.5)
+    found = run_scenario(SCENARIO, SCENARIO.turned(quick=False, given={"seconds": SECONDS}))
+    if found.faults:
+        sys.exit(f"timers: {'; '.join(found.faults)}")
+    (column,) = found.columns
+    for side in (SEEK, ONE_BY_ONE):
+        yield Result("timers", f"{side}: rate", found.median("rate", column, side), "/s")
+        yield Result("timers", f"{side}: CPU for each", found.median("cpu", column, side), "us")
+        yield Result("timers", f"{side}: share of time spent waiting", found.median("waiting", column, side), "%")
+    rate, waiting = (
+        found.median(measure, column, SEEK) / found.median(measure, column, ONE_BY_ONE)
+        for measure in ("rate", "waiting")
+    )
+    yield Result("timers", "rate, seek / one by one", rate, "x", 1.0, at_least=True)
+    yield Result("timers", "waiting, seek / one by one", waiting, "x", 0.5)
+    print(f"\n{found.answer()}\n")
 
 
 def _collect_all(name: str, go: Any, left: Any, done: Any) -> None:
