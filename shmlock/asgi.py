@@ -23,7 +23,7 @@ import time
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, Final, TypeAlias
 
-from shmlock._responses import NO_RESPONSE, Metrics, Responses
+from shmlock._responses import NO_RESPONSE, Metrics, Request, Responses
 
 __all__ = ["RecordRequests"]
 
@@ -64,20 +64,16 @@ class RecordRequests:
             request.ends()
 
 
-class _Request:
-    """A request that has come in, until it is recorded."""
-
-    __slots__ = ("_clock", "_code", "_receive", "_responses", "_send", "_since", "failed", "gone")
+class _Request(Request):
+    __slots__ = ("_code", "_receive", "_send", "failed", "gone")
 
     def __init__(self, responses: Responses, clock: Callable[[], float], receive: _Receive, send: _Send) -> None:
         self.failed = False
         self.gone = False
         self._code: int | None = None
-        self._responses: Responses | None = responses
         self._receive = receive
         self._send = send
-        self._clock = clock
-        self._since = clock()
+        super().__init__(responses, clock)
 
     async def receive(self) -> _Message:
         message = await self._receive()
@@ -96,13 +92,7 @@ class _Request:
         if message["type"] == "http.response.body" and not message.get("more_body", False):
             self.ends()
 
-    def ends(self) -> None:
-        """Record it, once."""
-        responses, self._responses = self._responses, None
-        if responses is not None:
-            responses.record(self._outcome(), self._clock() - self._since)
-
-    def _outcome(self) -> int:
+    def outcome(self) -> int:
         if self.gone:
             return self._code or _CLIENT_GONE
         return NO_RESPONSE if self.failed or self._code is None else self._code

@@ -22,7 +22,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from shmlock._responses import NO_RESPONSE, Metrics, Responses
+from shmlock._responses import NO_RESPONSE, Metrics, Request, Responses
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -62,25 +62,18 @@ class RecordRequests:
         return _SizedBody(body, request) if hasattr(body, "__len__") else _Body(body, request)
 
 
-class _Request:
-    """A request that has come in, until it is recorded."""
-
-    __slots__ = ("_clock", "_responses", "_since", "code")
+class _Request(Request):
+    __slots__ = ("code",)
 
     def __init__(self, responses: Responses, clock: Callable[[], float]) -> None:
         self.code = NO_RESPONSE
-        self._responses: Responses | None = responses
-        self._clock = clock
-        self._since = clock()
+        super().__init__(responses, clock)
 
     def fails(self) -> None:
         self.code = NO_RESPONSE
 
-    def ends(self) -> None:
-        """Record it, once."""
-        responses, self._responses = self._responses, None
-        if responses is not None:
-            responses.record(self.code, self._clock() - self._since)
+    def outcome(self) -> int:
+        return self.code
 
 
 class _Body:

@@ -29,7 +29,7 @@ FLOORS: list[set[str]] = [
     {"config", "metrics", "timers"},
     {"inspection"},
     {""},  # shmlock/__init__.py: the front door to all below
-    {"_responses"},
+    {"_responses", "_command_line"},
     {"gunicorn", "prometheus", "wsgi", "asgi", "updater", "cli"},
     {"bench"},
     {"__main__"},
@@ -134,7 +134,15 @@ def test_map() -> None:
     assert shmlock.__doc__ is not None
     drawn = re.findall(r"^ {4}(\w+)", shmlock.__doc__, re.MULTILINE)
     houses = {module.split(".")[0] for module in MODULES} - {"", "__main__"}
-    parts = {"_values", "_timetable", "_batches", "_rolling", "_hdr", "_responses"}  # of what is above each
+    parts = {
+        "_values",
+        "_timetable",
+        "_batches",
+        "_rolling",
+        "_hdr",
+        "_responses",
+        "_command_line",
+    }  # of what is above each
     assert set(drawn) == houses - parts
     levels = [floor_of(house) for house in drawn]
     assert levels == sorted(levels)

@@ -12,22 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import shmlock
+from tests.fakes import Clock
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tests.conftest import Peer, Start
-
-
-class Clock:
-    """Seconds, as the test says."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        """As `time.monotonic`."""
-        return self.now
 
 
 @pytest.fixture

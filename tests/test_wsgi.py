@@ -14,31 +14,13 @@ import pytest
 
 import shmlock
 from shmlock.wsgi import RecordRequests
+from tests.fakes import Clock, Recorded
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 HEADERS = [("Content-Type", "text/plain")]
-
-
-class Recorded(list[tuple[int, float]]):
-    """Metrics that keep what they are given."""
-
-    def record(self, code: int, seconds: float) -> None:
-        """Keep it."""
-        self.append((code, seconds))
-
-
-class Clock:
-    """A clock that goes when it is told to."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        """Seconds."""
-        return self.now
 
 
 class Body:

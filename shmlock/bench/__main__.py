@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import importlib
 import importlib.util
@@ -11,8 +10,9 @@ import sys
 import textwrap
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
+from shmlock._command_line import FINE, USAGE, Parser, fail
 from shmlock.bench import peers
 from shmlock.bench.page import page
 from shmlock.bench.report import show, stamped, written
@@ -21,14 +21,13 @@ from shmlock.bench.samples import Results, stamp
 from shmlock.bench.scenarios import NAMES, scenario
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Mapping, Sequence
 
     from shmlock.bench.runner import Progress
     from shmlock.bench.scenario import Knobs, Scenario
 
-FINE = 0
 WRONG = 1
-USAGE = 2
 INTERRUPTED = 130  # what a shell says of a process that SIGINT ended
 
 _DESCRIPTION = """\
@@ -89,7 +88,7 @@ def main(argv: Sequence[str] | None = None, *, prog: str = "python -m shmlock.be
     try:
         _write(bench, pictures, arguments)
     except OSError as error:
-        return _fail(prog, USAGE, f"{error.filename}: {error.strerror}")
+        return fail(prog, USAGE, f"{error.filename}: {error.strerror}")
     if pictures is None:
         return INTERRUPTED
     return WRONG if any(results.faults for results in bench.runs) else FINE
@@ -299,20 +298,11 @@ def _progress(title: str) -> Progress:
     return Lines(title)
 
 
-class _Parser(argparse.ArgumentParser):
-    """Tells what is wrong in one line."""
-
-    def error(self, message: str) -> NoReturn:
-        self.exit(_fail(self.prog, USAGE, f"{message} (--help tells more)"))
-
-
 def _parser(prog: str) -> argparse.ArgumentParser:
-    parser = _Parser(
+    parser = Parser(
         prog=prog,
         description=_DESCRIPTION,
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     add = parser.add_argument
     add("scenarios", metavar="SCENARIO", nargs="*", help=f"one of {', '.join(NAMES)} (default: all)")
@@ -333,11 +323,6 @@ def _parser(prog: str) -> argparse.ArgumentParser:
 
 def _say(message: str) -> None:
     print(message, file=sys.stderr, flush=True)  # noqa: T201
-
-
-def _fail(prog: str, code: int, message: str) -> int:
-    _say(f"{prog}: {' '.join(message.split())}")
-    return code
 
 
 if __name__ == "__main__":

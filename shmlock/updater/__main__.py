@@ -10,8 +10,9 @@ import pwd
 import signal
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
+from shmlock._command_line import FINE, Parser, fail
 from shmlock.config import SharedConfig
 from shmlock.errors import ShmlockError
 from shmlock.updater.cache import Cache
@@ -22,9 +23,7 @@ from shmlock.updater.source import SourceError, open_source
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-FINE = 0
 SOURCE_FAILED = 1
-USAGE = 2
 SEGMENT_FAILED = 3
 SEAT_TAKEN = 4
 
@@ -89,11 +88,11 @@ def main(argv: Sequence[str] | None = None, *, prog: str = "python -m shmlock.up
             if not arguments.once:
                 updater.run()
             elif not updater.run_once():
-                return _fail(prog, SEAT_TAKEN, f"another updater serves {arguments.name}")
+                return fail(prog, SEAT_TAKEN, f"another updater serves {arguments.name}")
         except SourceError as error:
-            return _fail(prog, SOURCE_FAILED, str(error))
+            return fail(prog, SOURCE_FAILED, str(error))
         except (ShmlockError, OSError) as error:
-            return _fail(prog, SEGMENT_FAILED, str(error))
+            return fail(prog, SEGMENT_FAILED, str(error))
     return FINE
 
 
@@ -141,20 +140,11 @@ def _checked_by(parser: argparse.ArgumentParser, path: Path) -> Callable[[bytes]
         parser.error(f"argument --schema: {path}: {error}")
 
 
-class _Parser(argparse.ArgumentParser):
-    """Tells what is wrong in one line."""
-
-    def error(self, message: str) -> NoReturn:
-        self.exit(_fail(self.prog, USAGE, f"{message} (--help tells more)"))
-
-
 def _parser(prog: str) -> argparse.ArgumentParser:
-    parser = _Parser(
+    parser = Parser(
         prog=prog,
         description=_DESCRIPTION,
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     parser.add_argument("name", metavar="NAME", help="the shared configuration")
     add = parser.add_argument
@@ -290,11 +280,6 @@ def _signals(updater: Updater) -> Iterator[None]:
         for number, handler in handlers.items():
             undo.callback(signal.signal, number, signal.signal(number, handler))
         yield
-
-
-def _fail(prog: str, code: int, message: str) -> int:
-    sys.stderr.write(f"{prog}: error: {' '.join(message.split())}\n")
-    return code
 
 
 if __name__ == "__main__":
