@@ -11,15 +11,16 @@ import functools
 import os
 import statistics
 import sys
-import time
+from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
 from measure import Result, context, interleaved, now, run, unique
 
 import shmlock
+from shmlock.bench.scenarios import record as scenario
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
     from multiprocessing.context import ForkProcess
 
     Record = Callable[[int, float], None]
@@ -116,61 +117,34 @@ def alone() -> Iterator[Result]:
     forget(name)
 
 
-def _work(record: Record, go: Any, stop: Any, done: Any) -> None:
-    record(CODE, SECONDS)
-    go.wait()
-    turns = 0
-    cpu = time.process_time()
-    while not stop.value:
-        for _ in range(100):
-            record(CODE, SECONDS)
-        turns += 100
-    done.put((turns, time.process_time() - cpu))
-
-
-def _together(record: Record, processes: int) -> tuple[float, float]:
-    """Records a second of all, and CPU nanoseconds for each."""
-    go, stop, done = context.Barrier(processes + 1), context.RawValue("b", 0), context.SimpleQueue()
-    workers: list[ForkProcess] = [
-        context.Process(target=_work, args=(record, go, stop, done)) for _ in range(processes)
-    ]
-    for worker in workers:
-        worker.start()
-    go.wait()
-    began = now()
-    time.sleep(0.4)
-    stop.value = 1
-    seen = [done.get() for _ in workers]
-    took = now() - began
-    for worker in workers:
-        worker.join()
-    turns = sum(turns for turns, _ in seen)
-    return turns / took, sum(cpu for _, cpu in seen) / turns * 1e9
-
-
 def together() -> Iterator[Result]:
-    """1, as many processes as there are cores, and 20: what a record costs, and how many all of them make."""
-    name = unique("together")
+    """1, as many processes as there are cores, and 20: what a record costs, and how many all of them make.
+
+    Measured as in the bench's scenario `record`.
+    """
     cores = os.cpu_count() or 1
-    seen: dict[tuple[str, int], list[tuple[float, float]]] = {}
-    records = ways(name)
+    sides: dict[str, tuple[str, Callable[[int, float], Mapping[str, float]]]] = {
+        "before": ("two RW locks", functools.partial(scenario.under_locks, scenario.LOCKED[scenario.BEFORE])),
+        "after": ("one lock", functools.partial(scenario.under_locks, scenario.LOCKED[scenario.AFTER])),
+        "ours": ("RTMetrics", scenario.ours),
+    }
+    seen: dict[tuple[str, int], list[Mapping[str, float]]] = defaultdict(list)
     for _ in range(5):
         for processes in (1, cores, 20):
-            for what, record in records.items():
-                seen.setdefault((what, processes), []).append(_together(record, processes))
-    middle = {
-        key: tuple(statistics.median(column) for column in zip(*values, strict=True)) for key, values in seen.items()
-    }
-    for what, label in (("before", "two RW locks"), ("after", "one lock"), ("ours", "RTMetrics")):
+            for side, (_, measure) in sides.items():
+                seen[side, processes].append(measure(processes, 0.4))
+    rate, cpu = (
+        {key: statistics.median(each[what] for each in values) for key, values in seen.items()}
+        for what in ("records", "cpu")
+    )
+    for side, (label, _) in sides.items():
         for processes in (1, cores, 20):
-            rate, cpu = middle[what, processes]
-            yield Result("together", f"{label}, {processes} processes", rate / 1e3, "k/s")
-            yield Result("together", f"{label}, {processes} processes: CPU for each", cpu, "ns")
-    cost = middle["ours", cores][1] / middle["ours", 1][1]
+            yield Result("together", f"{label}, {processes} processes", rate[side, processes] / 1e3, "k/s")
+            yield Result("together", f"{label}, {processes} processes: CPU for each", cpu[side, processes], "ns")
+    cost = cpu["ours", cores] / cpu["ours", 1]
     yield Result("together", f"RTMetrics: cost with {cores} processes / alone", cost, "x", 1.3)
-    rate = middle["ours", 20][0] / middle["ours", cores][0]
-    yield Result("together", f"RTMetrics: throughput, 20 processes / {cores}", rate, "x", 0.95, at_least=True)
-    forget(name)
+    more = rate["ours", 20] / rate["ours", cores]
+    yield Result("together", f"RTMetrics: throughput, 20 processes / {cores}", more, "x", 0.95, at_least=True)
 
 
 def _fill(name: str, go: Any) -> None:

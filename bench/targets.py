@@ -21,10 +21,11 @@ from typing import TYPE_CHECKING, Any
 from measure import Result, context, interleaved, loop, now, run, unique
 
 import shmlock
+from shmlock.bench.peers.ours import ShmlockRWLock
+from shmlock.bench.scenarios import mix as scenario
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from multiprocessing.context import ForkProcess
 
 # --- sections
 
@@ -283,65 +284,24 @@ def resources() -> Iterator[Result]:
     yield Result("resources", "names left after unlink", _names(name), "", 0)
 
 
-def _read(lock: Any, data: Any, bad: Any, iterations: int, start: Any) -> None:
-    start.wait()
-    for _ in range(iterations):
-        with lock.reader:
-            if data.value % 2:
-                bad.value = 1
-            time.sleep(0.001)
-            if data.value % 2:
-                bad.value = 1
-
-
-def _write(lock: Any, data: Any, _: Any, iterations: int, start: Any) -> None:
-    start.wait()
-    for _ in range(iterations):
-        with lock.writer:
-            value = data.value = data.value + 1
-            time.sleep(0.001)
-            data.value = value + 1
-
-
 def mix() -> Iterator[Result]:
     """100 workers, each 50 times 1 ms inside the lock (the first seed's script, as processes); the median of 5.
 
-    Unavoidable are the writers' sleeps, one after the other, and one worker's reads, which at best all readers
-    do at the same time: (writers + 1) x 50 x what `time.sleep(0.001)` takes on this machine, measured alone.
+    Measured and computed as in the bench's scenario `mix`: beside the writers' sleeps, one after the other, and one
+    worker's reads, which at best all readers do at the same time.
     """
-    began = now()
-    for _ in range(300):
-        time.sleep(0.001)
-    nap = (now() - began) / 300
-    yield Result("mix", "time.sleep(0.001) takes", nap * 1000, "ms")
+    taken = scenario.nap(0.001)
+    yield Result("mix", "time.sleep(0.001) takes", taken * 1000, "ms")
+
+    def wall(readers: int, writers: int) -> float:
+        return scenario.crowd(ShmlockRWLock, readers, writers, 50, 0.001, taken)["wall"]
+
     crowds = {"80/20": (80, 20), "20/80": (20, 80), "50/50": (50, 50)}
-    walls = interleaved(5, **{crowd: functools.partial(_crowd, *sizes) for crowd, sizes in crowds.items()})
+    walls = interleaved(5, **{crowd: functools.partial(wall, *sizes) for crowd, sizes in crowds.items()})
     for crowd, (_, writers) in crowds.items():
-        unavoidable = (writers + 1) * 50 * nap
-        ratio = walls[crowd] / unavoidable
+        least = scenario.unavoidable(writers, 50, taken)
         yield Result("mix", f"{crowd}: wall", walls[crowd], "s")
-        yield Result("mix", f"{crowd}: wall / unavoidable {unavoidable:.3f} s", ratio, "x", 1.25)
-
-
-def _crowd(readers: int, writers: int) -> float:
-    """Seconds for all to be done. Exits when the data are wrong."""
-    lock = shmlock.RWLock(unique("mix"))
-    data, bad = context.RawValue("q", 0), context.RawValue("b", 0)
-    start = context.Barrier(readers + writers + 1)
-    jobs = [_read] * readers + [_write] * writers
-    workers: list[ForkProcess] = [context.Process(target=job, args=(lock, data, bad, 50, start)) for job in jobs]
-    for worker in workers:
-        worker.start()
-    start.wait()
-    began = now()
-    for worker in workers:
-        worker.join()
-    wall = now() - began
-    if bad.value or data.value != writers * 50 * 2:
-        sys.exit(f"mix: the data are wrong: {data.value} instead of {writers * 50 * 2}, torn: {bool(bad.value)}")
-    lock.unlink()
-    lock.close()
-    return wall
+        yield Result("mix", f"{crowd}: wall / unavoidable {least:.3f} s", walls[crowd] / least, "x", 1.25)
 
 
 SECTIONS: dict[str, Callable[[], Iterator[Result]]] = {

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from wsgiref.types import StartResponse
 
     from gunicorn.arbiter import Arbiter
+    from gunicorn.workers.base import Worker
 
 MODE: Final = os.environ.get("BENCH_MODE", "none")
 NAME: Final = os.environ.get("BENCH_NAME", "bench-web")
@@ -37,6 +38,7 @@ WRITE_WORK: Final = float(os.environ.get("BENCH_WRITE_WORK", "0.01"))
 REQUEST_WORK: Final = float(os.environ.get("BENCH_REQUEST_WORK", "0.01"))
 INTERVAL: Final = float(os.environ.get("BENCH_INTERVAL", "1"))
 TORN: Final = b"a reader was in together with a writer"
+READY: Final = "/ready"
 
 # gunicorn's
 bind = os.environ.get("BENCH_BIND", "127.0.0.1:0")
@@ -44,6 +46,7 @@ workers = int(os.environ.get("BENCH_WORKERS", "4"))
 threads = int(os.environ.get("BENCH_THREADS", "5"))
 worker_class = "gthread"
 preload_app = True
+keepalive = 0  # a connection that is kept stays with one worker, and all 20 often did with the first that was up
 graceful_timeout = 1  # a worker that is told to end before it has its own handlers does not hear it, and is killed then
 control_socket_disable = True
 shmlock_objects = {"rwlock": {NAME: "RWLock"}, "config": {NAME: "SharedConfig"}}.get(MODE, {})
@@ -52,6 +55,7 @@ _PATIENCE: Final = 0.1  # seconds between two looks whether whoever started this
 
 _data = multiprocessing.RawValue("q", 0)
 _lock = multiprocessing.get_context("fork").Lock()
+_up = multiprocessing.RawArray("b", workers)  # by age, which counts the workers
 
 
 class _Opened:
@@ -124,11 +128,12 @@ def calibrated(number: int = 2000, tries: int = 15) -> float:
 
 
 def application(environ: dict[str, Any], start_response: StartResponse) -> Iterable[bytes]:
-    """Read, and then do what a request does."""
-    whole = opened().read()
-    if environ["PATH_INFO"] != "/":
+    """Read, and then do what a request does. Or say whether all workers are up."""
+    if environ["PATH_INFO"] == READY:
+        status, body = ("200 OK", b"all are up") if all(_up) else ("503 Service Unavailable", b"not all are up")
+    elif environ["PATH_INFO"] != "/":
         status, body = "404 Not Found", b"not found"
-    elif not whole:
+    elif not opened().read():
         status, body = "500 Internal Server Error", TORN
     else:
         work(REQUEST_WORK)
@@ -142,6 +147,11 @@ def when_ready(server: Arbiter) -> None:  # type: ignore[no-redef]  # in place o
     shared.when_ready(server)
     threading.Thread(target=_write_on, daemon=True).start()
     threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
+
+
+def post_worker_init(worker: Worker) -> None:
+    """It serves from now on."""
+    _up[worker.age % workers] = 1
 
 
 def _write_on() -> None:

@@ -74,18 +74,21 @@ def test_wrong_data_end_a_side(make: Callable[..., Scenario]) -> None:
     assert next(calls) == 3
 
 
-def test_what_takes_long_is_measured_once(make: Callable[..., Scenario], monkeypatch: pytest.MonkeyPatch) -> None:
-    """The others in each round."""
+def test_what_takes_long_is_measured_less(make: Callable[..., Scenario], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until it has taken so long in all, however long one round takes; the others in each round."""
     now = [0.0]
     monkeypatch.setattr(time, "perf_counter", lambda: now[0])
 
-    def slow() -> dict[str, float]:
-        now[0] += runner.LONG + 1
-        return {"wall": 1.0}
+    def taking(share: float) -> Callable[[], dict[str, float]]:
+        def side() -> dict[str, float]:
+            now[0] += runner.LONG * share
+            return {"wall": 1.0}
 
-    scenario = make({"slow": slow, "good": lambda: {"wall": 2.0}})
+        return side
+
+    scenario = make({"slow": taking(1.1), "slower": taking(0.6), "good": taking(0.1)})
     found = run(scenario, scenario.turned(quick=False))
-    assert [len(found.samples["wall", "1", side]) for side in ("slow", "good")] == [1, 5]
+    assert [len(found.samples["wall", "1", side]) for side in ("slow", "slower", "good")] == [1, 2, 5]
 
 
 def test_a_side_that_fails_is_a_fault_and_measured_no_more(make: Callable[..., Scenario]) -> None:

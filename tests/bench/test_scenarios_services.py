@@ -8,6 +8,7 @@ import math
 import os
 import sys
 import time
+import types
 from typing import TYPE_CHECKING, Any
 
 import psutil
@@ -205,18 +206,31 @@ def _ask(port: int) -> tuple[int, bytes]:
         connection.close()
 
 
-def test_a_torn_read_is_answered_as_such(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The application says so when a writer is in together with its read."""
-    monkeypatch.setattr(web_site, "MODE", "mutex")
-    monkeypatch.setattr(web_site, "_opened", {})
-    monkeypatch.setattr(web_site._data, "value", 1)
+def _answer(path: str) -> tuple[str, bytes]:
+    """The application's, without a server."""
     statuses: list[str] = []
 
     def start_response(status: str, *_: Any) -> Any:
         statuses.append(status)
 
-    assert list(web_site.application({"PATH_INFO": "/"}, start_response)) == [web_site.TORN]
-    assert statuses == ["500 Internal Server Error"]
+    body = b"".join(web_site.application({"PATH_INFO": path}, start_response))
+    return statuses[0], body
+
+
+def test_a_torn_read_is_answered_as_such(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The application says so when a writer is in together with its read."""
+    monkeypatch.setattr(web_site, "MODE", "mutex")
+    monkeypatch.setattr(web_site, "_opened", {})
+    monkeypatch.setattr(web_site._data, "value", 1)
+    assert _answer("/") == ("500 Internal Server Error", web_site.TORN)
+
+
+def test_it_is_ready_when_all_workers_are_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until then it says that it is not, so that no client begins among some of them."""
+    monkeypatch.setattr(web_site, "_up", [1, 1, 0, 1])
+    assert _answer(web_site.READY) == ("503 Service Unavailable", b"not all are up")
+    web_site.post_worker_init(types.SimpleNamespace(age=web_site.workers + 2))
+    assert _answer(web_site.READY) == ("200 OK", b"all are up")
 
 
 @needs_gunicorn
