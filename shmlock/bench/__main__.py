@@ -6,14 +6,16 @@ import contextlib
 import importlib
 import importlib.util
 import json
+import signal
 import sys
 import textwrap
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from shmlock._command_line import FINE, USAGE, Parser, fail
 from shmlock.bench import peers
+from shmlock.bench.crowd import ENDING
 from shmlock.bench.page import page
 from shmlock.bench.report import show, stamped, written
 from shmlock.bench.runner import last_line, run
@@ -22,13 +24,13 @@ from shmlock.bench.scenarios import NAMES, scenario
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from shmlock.bench.runner import Progress
     from shmlock.bench.scenario import Knobs, Scenario
 
 WRONG = 1
-INTERRUPTED = 130  # what a shell says of a process that SIGINT ended
+INTERRUPTED = 128  # and the number of the signal: what a shell says of a process that it ended
 
 _DESCRIPTION = """\
 Measure shmlock side by side with what could be picked instead, on this machine.
@@ -59,7 +61,7 @@ exit codes:
   0    measured
   1    a side's data were wrong, or a scenario failed
   2    the command line can't be carried out
-  130  Ctrl-C; --json has what was measured until then
+  130  Ctrl-C; --json has what was measured until then (143: SIGTERM, 129: SIGHUP)
 """
 
 
@@ -81,17 +83,45 @@ def main(argv: Sequence[str] | None = None, *, prog: str = "python -m shmlock.be
     for name, why in skipped.items():
         _say(f"{name} is skipped: {why}")
     pictures: dict[tuple[str, str], bytes] | None = None
-    with contextlib.suppress(KeyboardInterrupt):
-        for place, each in enumerate(wanted, 1):
-            bench.measure(each, turned[each.name], _progress(f"{each.name} ({place} of {len(wanted)})"))
-        pictures = _pictures(bench.runs, arguments)
+    interrupted = 0
+    try:
+        with _interruptible():
+            for place, each in enumerate(wanted, 1):
+                bench.measure(each, turned[each.name], _progress(f"{each.name} ({place} of {len(wanted)})"))
+            pictures = _pictures(bench.runs, arguments)
+    except Interrupted as interruption:
+        interrupted = interruption.number
     try:
         _write(bench, pictures, arguments)
     except OSError as error:
         return fail(prog, USAGE, f"{error.filename}: {error.strerror}")
-    if pictures is None:
-        return INTERRUPTED
+    if interrupted:
+        return INTERRUPTED + interrupted
     return WRONG if any(results.faults for results in bench.runs) else FINE
+
+
+class Interrupted(BaseException):
+    """A signal asks the bench to end."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+
+
+@contextlib.contextmanager
+def _interruptible() -> Iterator[None]:
+    """Raise Interrupted for a signal that ends the bench, so that it cleans up; not for one that is ignored."""
+
+    def raise_it(number: int, _: object) -> NoReturn:
+        raise Interrupted(number)
+
+    ours = [number for number in ENDING if signal.getsignal(number) != signal.SIG_IGN]
+    before = {number: signal.signal(number, raise_it) for number in ours}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _write(bench: Bench, pictures: Mapping[tuple[str, str], bytes] | None, arguments: argparse.Namespace) -> None:

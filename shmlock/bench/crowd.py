@@ -2,24 +2,61 @@
 
 from __future__ import annotations
 
+import ctypes
 import multiprocessing
 import os
 import resource
 import signal
 import time
 import traceback
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from multiprocessing.managers import SyncManager
+from typing import TYPE_CHECKING, Any, Final
 
+from shmlock._kernel import libc
 from shmlock.bench.scenario import WrongData
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from multiprocessing.connection import Connection
     from multiprocessing.context import ForkProcess
 
 context = multiprocessing.get_context("fork")
 HANG = 120.0  # seconds that a crowd may take; nobody is measured by it
+ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # what ends the bench, which cleans up then
+
+_PR_SET_PDEATHSIG: Final = 1  # linux/prctl.h
+_prctl = libc.holding_gil.function("prctl", ctypes.c_int, ctypes.c_ulong)
+
+
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """While a process is started: what ends the bench waits, until the process is known, and has called `enter`."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def enter(parent: int) -> None:
+    """In a process just started by this parent: Ctrl-C is for the parent alone, and the process ends with it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it was gone before it could be heard of
+        os._exit(1)
+
+
+def manager() -> SyncManager:
+    """As `multiprocessing.Manager()`, but its process ends with this one even when this one is killed."""
+    made = SyncManager(ctx=context)
+    with undisturbed():
+        made.start(enter, (os.getpid(),))
+    return made
 
 
 class Start:
@@ -86,14 +123,10 @@ def gather(jobs: Sequence[Callable[[Start], Any]], seconds: float | None = None)
     try:
         for job in jobs:
             ours, theirs = context.Pipe(duplex=False)
-            worker = context.Process(target=_work, args=(job, start, theirs), daemon=True)
-            # Ctrl-C is for the parent alone: see `_work`, before which it waits.
-            before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-            try:
+            worker = context.Process(target=_work, args=(os.getpid(), job, start, theirs), daemon=True)
+            with undisturbed():
                 worker.start()
                 workers.append(worker)
-            finally:
-                signal.pthread_sigmask(signal.SIG_SETMASK, before)
             theirs.close()
             pipes.append(ours)
         early = [heard(pipe) for pipe in pipes]  # most are ready; one that is not has ended
@@ -126,9 +159,8 @@ def gather(jobs: Sequence[Callable[[Start], Any]], seconds: float | None = None)
     )
 
 
-def _work(job: Callable[[Start], Any], start: Start, pipe: Connection[Any, Any]) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+def _work(parent: int, job: Callable[[Start], Any], start: Start, pipe: Connection[Any, Any]) -> None:
+    enter(parent)
     start.enter(pipe)
     try:
         result: tuple[str, Any] = ("returned", job(start))
@@ -143,10 +175,13 @@ def _work(job: Callable[[Start], Any], start: Start, pipe: Connection[Any, Any])
 
 
 def heard(pipe: Connection[Any, Any]) -> Any:
-    """What a process says next. Raises TimeoutError."""
+    """What a process says next. Raises TimeoutError, and ChildProcessError when it has ended."""
     if not pipe.poll(HANG):
         raise TimeoutError(f"a process said nothing for {HANG:.0f} s")
-    return pipe.recv()
+    try:
+        return pipe.recv()
+    except EOFError:
+        raise ChildProcessError("a process ended without a word: was it killed?") from None
 
 
 def _told(said: Any) -> tuple[Any, tuple[float, int, int, int]]:

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 MODE: Final = os.environ.get("BENCH_MODE", "none")
 NAME: Final = os.environ.get("BENCH_NAME", "bench-web")
+PARENT: Final = int(os.environ.get("BENCH_PARENT", "0"))  # whoever started this, in a process group of its own
 RATE: Final = float(os.environ.get("BENCH_RATE", "100000"))  # pieces of work in a second
 READ_WORK: Final = float(os.environ.get("BENCH_READ_WORK", "0.001"))  # seconds, as the others
 WRITE_WORK: Final = float(os.environ.get("BENCH_WRITE_WORK", "0.01"))
@@ -54,7 +55,7 @@ shmlock_objects = {"rwlock": {NAME: "RWLock"}, "config": {NAME: "SharedConfig"}}
 _PATIENCE: Final = 0.1  # seconds between two looks whether whoever started this is there
 
 _data = multiprocessing.RawValue("q", 0)
-_lock = multiprocessing.get_context("fork").Lock()
+_lock = multiprocessing.get_context("fork").Lock() if MODE == "mutex" else nullcontext()
 _up = multiprocessing.RawArray("b", workers)  # by age, which counts the workers
 
 
@@ -142,11 +143,17 @@ def application(environ: dict[str, Any], start_response: StartResponse) -> Itera
     return [body]
 
 
+def on_starting(server: Arbiter) -> None:  # type: ignore[no-redef]  # in place of the one that came with all
+    """End with whoever started it: from the beginning, for it may be gone before this is ready."""
+    shared.on_starting(server)
+    if PARENT:
+        threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
 def when_ready(server: Arbiter) -> None:  # type: ignore[no-redef]  # in place of the one that came with all
-    """Write now and then, in the master; and end with whoever started it."""
+    """Write now and then, in the master."""
     shared.when_ready(server)
     threading.Thread(target=_write_on, daemon=True).start()
-    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
 
 
 def post_worker_init(worker: Worker) -> None:
@@ -160,7 +167,8 @@ def _write_on() -> None:
         time.sleep(INTERVAL)
 
 
-def _end_with(parent: int) -> None:
-    while os.getppid() == parent:
+def _end_with_parent() -> None:
+    while os.getppid() == PARENT:
         time.sleep(_PATIENCE)
-    os.kill(os.getpid(), signal.SIGQUIT)  # at once
+    shmlock.unlink(NAME)
+    os.killpg(0, signal.SIGKILL)  # gunicorn does not always hear a SIGQUIT that comes while it starts

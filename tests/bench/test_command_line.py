@@ -187,23 +187,46 @@ def test_a_scenario_that_fails_is_told(
     assert "Traceback" not in err
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_an_interrupted_run_keeps_what_it_has(
-    run: Callable[..., tuple[int, str, str]], sides: dict[str, Callable[[], Mapping[str, float]]], tmp_path: Path
+    run: Callable[..., tuple[int, str, str]],
+    sides: dict[str, Callable[[], Mapping[str, float]]],
+    tmp_path: Path,
+    number: signal.Signals,
 ) -> None:
-    """Ctrl-C: 130, no traceback, and --json has the samples that there are."""
+    """As a shell has it, no traceback, and --json has the samples that there are; then signals are what they were."""
+    before = signal.getsignal(number)
 
     def interrupted() -> Mapping[str, float]:
-        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), number)
         return {"wall": 3.0}
 
     sides["other"] = interrupted
     file, page = tmp_path / "samples.json", tmp_path / "page.html"
     code, out, err = run("mix", "--json", str(file), "--html", str(page))
-    assert (code, out) == (130, "")
+    assert (code, out) == (128 + number, "")
+    assert signal.getsignal(number) == before
     assert "Traceback" not in err
     told = json.loads(file.read_text("utf-8"))
     assert told["interrupted"] is True
     assert told["scenarios"][0]["samples"][0]["values"] == [1.0]
+
+
+def test_an_ignored_signal_is_ignored(
+    run: Callable[..., tuple[int, str, str]], sides: dict[str, Callable[[], Mapping[str, float]]]
+) -> None:
+    """`nohup` has a run go on when its terminal has gone."""
+
+    def hung_up() -> Mapping[str, float]:
+        os.kill(os.getpid(), signal.SIGHUP)
+        return {"wall": 3.0}
+
+    sides["other"] = hung_up
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        assert run("mix")[0] == 0
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 def test_sides_that_are_missing_are_told(

@@ -5,17 +5,21 @@ from __future__ import annotations
 import functools
 import multiprocessing
 import os
+import select
 import signal
 import time
 from typing import TYPE_CHECKING
 
 import pytest
 
-from shmlock.bench.crowd import Start, gather
+from shmlock.bench.crowd import Start, gather, manager
 from shmlock.bench.scenario import WrongData
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from tests.conftest import Peer
+    from tests.conftest import Start as Start_
 
 
 @pytest.fixture(autouse=True)
@@ -106,6 +110,39 @@ def test_an_interrupt_ends_them() -> None:
 
     with pytest.raises(KeyboardInterrupt):
         gather([interrupt])
+
+
+def test_one_that_is_killed_is_told() -> None:
+    """Not as an end of file, which would say nothing."""
+
+    def killed(start: Start) -> None:
+        start.wait()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    with pytest.raises(ChildProcessError, match="was it killed"):
+        gather([killed])
+
+
+def test_they_end_with_their_parent(start: Start_) -> None:
+    """Also when it is killed and can do nothing about it: those of a crowd, and a manager's."""
+
+    def lead(peer: Peer) -> None:
+        held = manager()
+        peer.say(held._process.pid)  # type: ignore[attr-defined]
+
+        def stay(begun: Start) -> None:
+            begun.wait()
+            peer.say(os.getpid())
+            time.sleep(60)
+
+        gather([stay] * 2)
+
+    leader = start(lead)
+    led = [os.pidfd_open(leader.hear()) for _ in range(3)]
+    os.kill(leader.pid, signal.SIGKILL)
+    for each in led:
+        assert select.select([each], [], [], 30)[0]
+        os.close(each)
 
 
 def test_an_error_is_raised_with_its_traceback() -> None:

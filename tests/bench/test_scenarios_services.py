@@ -261,17 +261,23 @@ def test_the_server_ends_whatever_happens() -> None:
 
 
 @needs_gunicorn
-def test_the_server_ends_with_whoever_started_it(start: Start) -> None:
+@pytest.mark.parametrize("up", [True, False], ids=["up", "just started"])
+def test_the_server_ends_with_whoever_started_it(start: Start, monkeypatch: pytest.MonkeyPatch, up: bool) -> None:
     """Also when that was killed, and could end nothing."""
 
     def serve(peer: Peer) -> None:
-        with web.serving("config", TINY_SITE):
+        def say(*_: object) -> bool:
             peer.say([child.pid for child in psutil.Process().children(recursive=True)])
-            peer.hear()
+            return bool(peer.hear())
+
+        if not up:
+            monkeypatch.setattr(web, "_answers", say)
+        with web.serving("config", TINY_SITE):
+            say()
 
     child = start(serve)
     servers = [psutil.Process(pid) for pid in child.hear()]
-    assert len(servers) >= 2  # the master and at least one worker
+    assert len(servers) >= 1 + up  # the master and at least one worker
     child.kill()
     _, left = psutil.wait_procs(servers, timeout=20)
     assert left == []

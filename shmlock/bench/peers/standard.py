@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from shmlock.bench.crowd import context
+from shmlock.bench.crowd import context, manager
 
 if TYPE_CHECKING:
     from shmlock.bench.peers import Context, Peer
@@ -46,7 +46,7 @@ class ManagerLock(Lock):
 
     def __init__(self, unique: str) -> None:
         super().__init__(unique)
-        self._manager = context.Manager()
+        self._manager = manager()
         self._lock = self._manager.Lock()
 
     def close(self) -> None:

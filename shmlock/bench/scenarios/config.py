@@ -17,7 +17,7 @@ from threading import BrokenBarrierError
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, Protocol
 
 import shmlock
-from shmlock.bench.crowd import HANG, Start, context, gather
+from shmlock.bench.crowd import HANG, Start, context, gather, manager
 from shmlock.bench.scenario import Case, Knob, Knobs, Measure, Scenario, WrongData
 from shmlock.bench.scenarios._said import compared
 
@@ -126,7 +126,7 @@ class ManagerDict:
     name: ClassVar = "Manager().dict"
 
     def __init__(self, unique: str, size: int) -> None:  # noqa: ARG002  it has no name, and no limit
-        self._manager = context.Manager()
+        self._manager = manager()
         self._dict: Any = self._manager.dict()
 
     def opened(self) -> Opened:

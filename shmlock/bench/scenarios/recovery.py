@@ -15,7 +15,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from shmlock.bench import peers
-from shmlock.bench.crowd import HANG, context, heard
+from shmlock.bench.crowd import HANG, context, enter, heard, undisturbed
 from shmlock.bench.peers import Peer, missing
 from shmlock.bench.scenario import Case, Knob, Knobs, Measure, Scenario, WrongData
 from shmlock.bench.scenarios._said import clearly_less, milliseconds
@@ -52,20 +52,23 @@ def _ask(lock: Peer, pipe: Connection[Any, Any]) -> None:
 def _process(job: Callable[..., None], *args: Any) -> Iterator[tuple[int, Connection[Any, Any]]]:
     """A process that says things, by its id and what it says; killed at the end, wherever it is."""
     ours, theirs = context.Pipe()
-    process = context.Process(target=_run, args=(job, *args, theirs), daemon=True)
-    process.start()
-    theirs.close()
-    assert process.pid is not None  # noqa: S101  for type checkers: it has started
+    process = context.Process(target=_run, args=(os.getpid(), job, *args, theirs), daemon=True)
     try:
+        with undisturbed():
+            process.start()
+        theirs.close()
+        assert process.pid is not None  # noqa: S101  for type checkers: it has started
         yield process.pid, ours
     finally:
-        process.kill()
-        process.join()
+        if process.pid is not None:
+            process.kill()
+            process.join()
         process.close()
         ours.close()
 
 
-def _run(job: Callable[..., None], lock: Peer, *args: Any) -> None:
+def _run(parent: int, job: Callable[..., None], lock: Peer, *args: Any) -> None:
+    enter(parent)
     pipe: Connection[Any, Any] = args[-1]
     try:
         job(lock, *args)

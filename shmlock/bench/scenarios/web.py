@@ -64,7 +64,7 @@ def serving(mode: str, settings: Mapping[str, float]) -> Iterator[int]:
     """Run gunicorn: the port at which it answers. Whatever happens, all of it ends, and nothing stays."""
     name = f"bench-{os.getpid()}-web{next(_turn)}"
     environment = {f"BENCH_{key.upper()}": str(value) for key, value in settings.items()}
-    environment |= {"BENCH_MODE": mode, "BENCH_NAME": name}
+    environment |= {"BENCH_MODE": mode, "BENCH_NAME": name, "BENCH_PARENT": str(os.getpid())}
     site, where = web_site.__name__, str(Path(shmlock.__file__).parent.parent)
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, (where, os.environ.get("PYTHONPATH"))))
     with tempfile.TemporaryFile() as log:
