@@ -56,7 +56,7 @@ class _Picture:
         self.factor, self.unit = scale(self.measure.unit, medians)
         real = [value * self.factor for value in medians if math.isfinite(value)]
         above = [value for value in real if value > 0]
-        self.log = len(above) > 0 and min(real) >= 0 and max(above) > _LOG * min(above)
+        self.log = self.unit != "%" and len(above) > 0 and min(real) >= 0 and max(above) > _LOG * min(above)
         highs = [found.high * self.factor for found in self._summaries() if math.isfinite(found.high)]
         most = max([*highs, *real], default=0)
         if self.log:
@@ -94,7 +94,7 @@ class _Picture:
         unit = {"x": "times", "": "number", "/s": "per second"}.get(self.unit, self.unit)
         better = f"; {self.measure.better} is better" if self.measure.better else ""
         axes.set_ylabel(unit + (", logarithmic" if self.log else "") + better, fontsize=9)
-        axes.set_xlabel(self.results.scenario.columns, fontsize=9)
+        axes.set_xlabel(self.measure.columns or self.results.scenario.columns, fontsize=9)
         if self.log:
             subs = (1.0, 2.0, 5.0) if self.top < 1000 * self.bottom else (1.0,)
             axes.yaxis.set_major_locator(LogLocator(subs=subs, numticks=12))

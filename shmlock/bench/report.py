@@ -121,7 +121,7 @@ def present(results: Results, name: str) -> tuple[list[str], list[str]]:
 def _table(results: Results, name: str, measure: Measure) -> Table:
     sides, columns = present(results, name)
     to = reference(results)
-    to = to if to in sides and len(sides) > 1 else None
+    to = to if to in sides and len(sides) > 1 and measure.better else None
     medians = {(side, column): results.median(name, column, side) for side in sides for column in columns}
     factor, unit = scale(measure.unit, medians.values())
     best: dict[str, float] = {}
@@ -142,7 +142,9 @@ def _table(results: Results, name: str, measure: Measure) -> Table:
         return Cell(_value(found, factor), told, significant, best=medians[side, column] == best.get(column))
 
     rows = [(side, [cell(side, column) for column in columns]) for side in sides]
-    return Table(name, measure.what, unit, measure.better, results.scenario.columns, columns, rows, to)
+    return Table(
+        name, measure.what, unit, measure.better, measure.columns or results.scenario.columns, columns, rows, to
+    )
 
 
 def _value(found: Summary, factor: float) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final, Protocol
 
 from shmlock.bench.samples import Results
@@ -75,8 +76,10 @@ def run(
                     results.faults.append(f"{case.side}, {case.column}: {what}")
                     continue
                 spent[case] += time.perf_counter() - start
-                for measure, value in found.items():
-                    results.add(measure, case.column, case.side, value)
+                for measure, values in found.items():
+                    by_column = values if isinstance(values, Mapping) else {case.column: values}
+                    for column, value in by_column.items():
+                        results.add(measure, column, case.side, value)
     finally:
         results.seconds = time.perf_counter() - began
         told.end()

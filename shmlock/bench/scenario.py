@@ -23,7 +23,8 @@ class Measure:
 
     what: str
     unit: str
-    better: Literal["less", "more", ""] = "less"
+    better: Literal["less", "more", ""] = "less"  # "": it is for information, and not compared
+    columns: str = ""  # what its columns are, where they are not the scenario's
 
 
 @dataclass(frozen=True)
@@ -38,12 +39,13 @@ class Knob:
 class Case(NamedTuple):
     """One side in one column of the table. `measure` does one round: values by the name of their measure.
 
-    It raises WrongData when what it kept was not whole, and returns `inf` for what never came.
+    Of a measure that has columns of its own, values by column. It raises WrongData when what it kept was not whole, and
+    returns `inf` for what never came.
     """
 
     side: str
     column: str
-    measure: Callable[[], Mapping[str, float]]
+    measure: Callable[[], Mapping[str, float | Mapping[str, float]]]
 
 
 @dataclass(frozen=True)

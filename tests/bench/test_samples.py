@@ -92,7 +92,7 @@ def test_json_has_all_samples(some: Results) -> None:
         "measure": "wall", "column": "1", "side": "shmlock.RWLock", "values": [0.010, 0.011, 0.013, 0.011],
     }  # fmt: skip
     assert told["samples"][-1]["values"] == ["never"] * 4
-    assert told["measures"]["rate"] == {"what": "of them", "unit": "/s", "better": "more"}
+    assert told["measures"]["rate"] == {"what": "of them", "unit": "/s", "better": "more", "columns": ""}
     assert (told["faults"], list(told["skipped"])) == (["other, 2: <wrong> data"], ["missing"])
 
 

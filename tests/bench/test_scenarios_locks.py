@@ -16,6 +16,7 @@ from shmlock.bench.peers.ours import ShmlockRWLock
 from shmlock.bench.peers.prwlock_lock import RWLock
 from shmlock.bench.peers.standard import Lock
 from shmlock.bench.runner import run
+from shmlock.bench.scenario import WrongData
 from shmlock.bench.scenarios import fairness, read, record, recovery, scenario
 
 if TYPE_CHECKING:
@@ -92,8 +93,14 @@ def test_the_shape_of_results(name: str, columns: set[str], sides: set[str], onl
     only(ShmlockRWLock, Lock)
     results = found(name)
     assert results.faults == []
-    measures = set(results.scenario.measures)
-    assert set(results.samples) == {(each, column, side) for each in measures for column in columns for side in sides}
+    own = {name for name, measure in results.scenario.measures.items() if measure.columns}
+    measures = set(results.scenario.measures) - own
+    assert {key for key in results.samples if key[0] not in own} == {
+        (each, column, side) for each in measures for column in columns for side in sides
+    }
+    assert {(name, side) for name, _, side in results.samples if name in own} == {
+        (name, side) for name in own for side in sides
+    }
     assert all(len(values) == 1 and values[0] >= 0 for values in results.samples.values())
     assert json.loads(json.dumps(results.as_json(), allow_nan=False))["answer"]
     assert "nan" not in results.scenario.answer(results)
@@ -125,6 +132,26 @@ def test_a_lock_that_does_not_lock_is_found_out_by_recovery(only: Only) -> None:
     results = found("recovery")
     assert results.samples == {}
     assert "beside the holder" in results.faults[0]
+
+
+@pytest.mark.parametrize("column", [fairness.WRITER, fairness.READER])
+def test_a_lock_that_does_not_lock_is_found_out_by_fairness(column: str) -> None:
+    """Who is in together with one that must be alone is wrong data, whoever waits."""
+    chosen = scenario("fairness")
+    knobs = chosen.turned(quick=True, given=TINY["fairness"] | {"seconds": 10.0})
+    with pytest.raises(WrongData, match="was in together with"):
+        fairness.crowd(NoLock, column, knobs)
+
+
+def test_the_histogram_of_waits_adds_up(only: Only) -> None:
+    """The share of those that are over grows with time, up to all of them where none takes longer."""
+    only(Lock)
+    results = found("fairness", patience=30.0)
+    for name in fairness.WITHIN.values():
+        shares = [results.samples[name, str(edge), Lock.name][0] for edge in fairness.EDGES]
+        assert shares == sorted(shares)
+        assert 0 <= shares[0] <= shares[-1] <= 100
+        assert any(shares)
 
 
 def test_a_lock_that_never_recovers_is_said_never(only: Only) -> None:

@@ -7,21 +7,24 @@ import math
 import os
 import statistics
 import time
+from bisect import bisect
 from itertools import count
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from shmlock.bench import peers
 from shmlock.bench.crowd import Start, context, gather
 from shmlock.bench.peers import Context, Peer, missing
-from shmlock.bench.scenario import Case, Knob, Knobs, Measure, Scenario
+from shmlock.bench.scenario import Case, Knob, Knobs, Measure, Scenario, WrongData
 from shmlock.bench.scenarios._said import clearly_less, milliseconds
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from shmlock.bench.samples import Results
 
 WRITER, READER = "a writer among readers", "a reader among writers"
+WITHIN: Final = {WRITER: "writer", READER: "reader"}  # the measure with the histogram
+EDGES: Final = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000)  # ms
 GRACE: Final = 0.0005  # seconds between two waits: whoever was in may queue up again
 
 _turn = count()
@@ -48,45 +51,85 @@ class _Waiter:
         return since != 0 and time.monotonic() - since > patience
 
 
-def _wait(use: Context, waiter: _Waiter, seconds: float, patience: float, start: Start) -> list[float]:
-    """Its waits, in seconds; `inf` for one that took longer than `patience`, which is the last one."""
+class _Data:
+    """What the lock is to keep whole: a number that a writer leaves odd while it is in."""
+
+    def __init__(self) -> None:
+        self._number = context.RawValue("q", 0)
+
+    def write(self, seconds: float) -> None:
+        """Be in, as a writer, for so long."""
+        self._number.value = number = self._number.value + 1
+        time.sleep(seconds)
+        if self._number.value != number or not number % 2:
+            raise WrongData("a writer was in together with another one")
+        self._number.value += 1
+
+    def read(self, seconds: float) -> None:
+        """Be in, as a reader, for so long."""
+        number = self._number.value
+        time.sleep(seconds)
+        if number % 2 or self._number.value != number:
+            raise WrongData("a reader was in together with a writer")
+
+
+class _Side(NamedTuple):
+    """One of the two kinds: what it takes, and what it does inside."""
+
+    use: Context
+    be_in: Callable[[float], None]
+
+
+class Waits(NamedTuple):
+    """Of the one: how long each took, in seconds, `inf` for a last one that took longer than its patience."""
+
+    each: list[float]
+    burned: float  # CPU seconds in all of them
+
+
+def _wait(side: _Side, waiter: _Waiter, seconds: float, patience: float, start: Start) -> Waits:
     waits: list[float] = []
+    burned = 0.0
     start.wait()
     end = time.monotonic() + seconds
     try:
         while time.monotonic() < end and math.inf not in waits:
-            began = waiter.begin()
-            with use:
+            cpu, began = time.process_time(), waiter.begin()
+            with side.use:
                 took = time.monotonic() - began
+                burned += time.process_time() - cpu
+                side.be_in(0)
             waits.append(took if took <= patience else math.inf)
             time.sleep(GRACE)
     finally:
         waiter.done()
-    return waits
+    return Waits(waits, burned)
 
 
-def _keep_busy(use: Context, waiter: _Waiter, hold: float, patience: float, start: Start) -> list[float]:
+def _keep_busy(side: _Side, waiter: _Waiter, hold: float, patience: float, start: Start) -> None:
     """Be in again and again, with nothing in between, until the waiter is done or has lost its patience."""
     start.wait()
     while not waiter.starved(patience):
-        with use:
-            time.sleep(hold)
-    return []
+        with side.use:
+            side.be_in(hold)
 
 
-def _job(lock: Peer, waiter: _Waiter, column: str, knobs: Knobs, *, waits: bool, start: Start) -> list[float]:
+def _job(
+    lock: Peer, data: _Data, waiter: _Waiter, column: str, knobs: Knobs, *, waits: bool, start: Start
+) -> Waits | None:
     reader, writer = lock.opened()
+    writes = waits == (column == WRITER)
+    side = _Side(writer, data.write) if writes else _Side(reader, data.read)
     if waits:
-        use = writer if column == WRITER else reader
-        return _wait(use, waiter, knobs["seconds"], knobs["patience"], start)
-    use = reader if column == WRITER else writer
-    return _keep_busy(use, waiter, knobs["milliseconds"] / 1000, knobs["patience"], start)
+        return _wait(side, waiter, knobs["seconds"], knobs["patience"], start)
+    _keep_busy(side, waiter, knobs["milliseconds"] / 1000, knobs["patience"], start)
+    return None
 
 
-def crowd(peer: type[Peer], column: str, knobs: Knobs) -> Mapping[str, float]:
-    """One round."""
+def crowd(peer: type[Peer], column: str, knobs: Knobs) -> Mapping[str, float | Mapping[str, float]]:
+    """One round. Raises WrongData."""
     lock = peer(f"bench-{os.getpid()}-fair{next(_turn)}")
-    job: Any = functools.partial(_job, lock, _Waiter(), column, knobs)
+    job: Any = functools.partial(_job, lock, _Data(), _Waiter(), column, knobs)
     try:
         found = gather(
             [
@@ -96,11 +139,16 @@ def crowd(peer: type[Peer], column: str, knobs: Knobs) -> Mapping[str, float]:
         )
     finally:
         lock.close()
-    waits = sorted(wait * 1000 for wait in found.results[0])
+    seen: Waits = found.results[0]
+    waits = sorted(wait * 1000 for wait in seen.each)
     return {
         "median": statistics.median_low(waits),
         "p99": waits[math.ceil(len(waits) * 0.99) - 1],
         "longest": waits[-1],
+        "burned": seen.burned / len(waits) * 1e6,
+        WITHIN[column]: {
+            str(edge): bisect(waits, edge) / len(waits) * 100 for edge in EDGES if edge <= knobs["patience"] * 1000
+        },
     }
 
 
@@ -116,7 +164,7 @@ def cases(knobs: Knobs) -> list[Case]:
 def answer(results: Results) -> str:
     """Ours in both columns; who starves; and who is better than ours."""
     parts = []
-    for column in results.columns:
+    for column in WITHIN:
         longest = {side: results.median("longest", column, side) for side in results.sides}
         ours = longest.get("shmlock.RWLock", math.nan)
         starved = [side for side, value in longest.items() if math.isinf(value)]
@@ -142,6 +190,11 @@ SCENARIO = Scenario(
         "median": Measure("wait, the median", "ms"),
         "p99": Measure("wait, the 99th percentile", "ms"),
         "longest": Measure("wait, the longest", "ms"),
+        "burned": Measure("CPU for each wait, of the one that waits", "us"),
+        **{
+            name: Measure(f"share of the waits of {column} that are over", "%", "", "ms since it asked")
+            for column, name in WITHIN.items()
+        },
     },
     knobs={
         "crowd": Knob(4, 3, "processes that give it no gap"),

@@ -82,6 +82,7 @@ def crowd(
         "unavoidable": found.wall / unavoidable(writers, iterations, taken),
         "cpu": found.cpu,
         "switches": found.voluntary + found.involuntary,
+        "memory": found.rss / 1024,
     }
 
 
@@ -120,6 +121,7 @@ SCENARIO = Scenario(
         "unavoidable": Measure("compared with what the sleeps make unavoidable", "x"),
         "cpu": Measure("CPU of all processes", "s"),
         "switches": Measure("context switches", ""),
+        "memory": Measure("memory of the largest process", "MiB"),
     },
     knobs={
         "workers": Knob(100, 20, "processes"),
