@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from shmlock.bench import peers
 from shmlock.bench.crowd import Start, context, gather
+from shmlock.bench.data import Data
 from shmlock.bench.peers import Context, Peer, missing
-from shmlock.bench.scenario import Case, Knob, Knobs, Measure, Scenario, WrongData
+from shmlock.bench.scenario import Case, Knob, Knobs, Measure, Scenario
 from shmlock.bench.scenarios._said import clearly_less, milliseconds
 
 if TYPE_CHECKING:
@@ -49,28 +50,6 @@ class _Waiter:
         """Whether there is no use in going on: it is done, or has waited for too long."""
         since: float = self._since.value
         return since != 0 and time.monotonic() - since > patience
-
-
-class _Data:
-    """What the lock is to keep whole: a number that a writer leaves odd while it is in."""
-
-    def __init__(self) -> None:
-        self._number = context.RawValue("q", 0)
-
-    def write(self, seconds: float) -> None:
-        """Be in, as a writer, for so long."""
-        self._number.value = number = self._number.value + 1
-        time.sleep(seconds)
-        if self._number.value != number or not number % 2:
-            raise WrongData("a writer was in together with another one")
-        self._number.value += 1
-
-    def read(self, seconds: float) -> None:
-        """Be in, as a reader, for so long."""
-        number = self._number.value
-        time.sleep(seconds)
-        if number % 2 or self._number.value != number:
-            raise WrongData("a reader was in together with a writer")
 
 
 class _Side(NamedTuple):
@@ -115,7 +94,7 @@ def _keep_busy(side: _Side, waiter: _Waiter, hold: float, patience: float, start
 
 
 def _job(
-    lock: Peer, data: _Data, waiter: _Waiter, column: str, knobs: Knobs, *, waits: bool, start: Start
+    lock: Peer, data: Data, waiter: _Waiter, column: str, knobs: Knobs, *, waits: bool, start: Start
 ) -> Waits | None:
     reader, writer = lock.opened()
     writes = waits == (column == WRITER)
@@ -129,7 +108,7 @@ def _job(
 def crowd(peer: type[Peer], column: str, knobs: Knobs) -> Mapping[str, float | Mapping[str, float]]:
     """One round. Raises WrongData."""
     lock = peer(f"bench-{os.getpid()}-fair{next(_turn)}")
-    job: Any = functools.partial(_job, lock, _Data(), _Waiter(), column, knobs)
+    job: Any = functools.partial(_job, lock, Data(), _Waiter(), column, knobs)
     try:
         found = gather(
             [

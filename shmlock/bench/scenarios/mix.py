@@ -7,12 +7,13 @@ import os
 import statistics
 import time
 from itertools import count
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from shmlock.bench import peers
-from shmlock.bench.crowd import Start, context, gather
+from shmlock.bench.crowd import Start, gather
+from shmlock.bench.data import Data
 from shmlock.bench.peers import Peer, missing
-from shmlock.bench.scenario import Case, Knob, Knobs, Measure, Scenario, WrongData
+from shmlock.bench.scenario import Case, Knob, Knobs, Measure, Scenario
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -34,25 +35,20 @@ def nap(seconds: float) -> float:
     return statistics.median(batch() for _ in range(9))
 
 
-def _read(lock: Peer, data: Any, iterations: int, seconds: float, start: Start) -> None:
+def _read(lock: Peer, data: Data, iterations: int, seconds: float, start: Start) -> None:
     reader, _ = lock.opened()
     start.wait()
     for _ in range(iterations):
         with reader:
-            before = data.value
-            time.sleep(seconds)
-            if before % 2 or data.value != before:
-                raise WrongData("a reader was in together with a writer")
+            data.read(seconds)
 
 
-def _write(lock: Peer, data: Any, iterations: int, seconds: float, start: Start) -> None:
+def _write(lock: Peer, data: Data, iterations: int, seconds: float, start: Start) -> None:
     _, writer = lock.opened()
     start.wait()
     for _ in range(iterations):
         with writer:
-            value = data.value = data.value + 1
-            time.sleep(seconds)
-            data.value = value + 1
+            data.write(seconds)
 
 
 def unavoidable(writers: int, iterations: int, taken: float) -> float:
@@ -65,7 +61,7 @@ def crowd(
 ) -> Mapping[str, float]:
     """One round, with sleeps of so many seconds, each of which takes `taken` when alone. Raises WrongData."""
     lock = peer(f"bench-{os.getpid()}-mix{next(_turn)}")
-    data = context.RawValue("q", 0)
+    data = Data()
     try:
         found = gather(
             [
@@ -75,8 +71,7 @@ def crowd(
         )
     finally:
         lock.close()
-    if data.value != 2 * writers * iterations:
-        raise WrongData(f"{data.value} was counted instead of {2 * writers * iterations}: writers overlapped")
+    data.check(writers * iterations)
     return {
         "wall": found.wall,
         "unavoidable": found.wall / unavoidable(writers, iterations, taken),
