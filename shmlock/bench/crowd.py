@@ -6,6 +6,7 @@ import ctypes
 import multiprocessing
 import os
 import resource
+import selectors
 import signal
 import time
 import traceback
@@ -96,6 +97,7 @@ class Start:
 
 
 _READY = "ready"
+_Told = tuple[Any, tuple[float, int, int, int]]  # what a job returned, and what it cost
 
 
 @dataclass(frozen=True)
@@ -135,7 +137,7 @@ def gather(jobs: Sequence[Callable[[Start], Any]], seconds: float | None = None)
         if seconds is not None:
             time.sleep(seconds)
             stop.value = 1
-        told = [_told(heard(pipe) if said == _READY else said) for pipe, said in zip(pipes, early, strict=True)]
+        told = _all_told(pipes, early)
         wall = time.perf_counter() - began
         for worker in workers:
             worker.join(HANG)
@@ -184,7 +186,24 @@ def heard(pipe: Connection[Any, Any]) -> Any:
         raise ChildProcessError("a process ended without a word: was it killed?") from None
 
 
-def _told(said: Any) -> tuple[Any, tuple[float, int, int, int]]:
+def _all_told(pipes: Sequence[Connection[Any, Any]], early: Sequence[Any]) -> list[_Told]:
+    """In their order, but heard as they come: who waits for one that has failed would wait for the others, too."""
+    told = {place: _told(said) for place, said in enumerate(early) if said != _READY}
+    with selectors.DefaultSelector() as selector:
+        for place, pipe in enumerate(pipes):
+            if place not in told:
+                selector.register(pipe, selectors.EVENT_READ, place)
+        while len(told) < len(pipes):
+            came = selector.select(HANG)
+            if not came:
+                raise TimeoutError(f"{len(pipes) - len(told)} processes said nothing for {HANG:.0f} s")
+            for key, _ in came:
+                selector.unregister(key.fileobj)
+                told[key.data] = _told(heard(pipes[key.data]))
+    return [told[place] for place in range(len(pipes))]
+
+
+def _told(said: Any) -> _Told:
     (kind, result), usage = said
     if kind == "wrong":
         raise WrongData(result)

@@ -85,8 +85,10 @@ def test_wrong_data_are_raised_here() -> None:
         start.wait()
         time.sleep(60)
 
+    began = time.monotonic()
     with pytest.raises(WrongData, match="two were in"):
-        gather([wrong, wait])
+        gather([wait, wrong, wait])
+    assert time.monotonic() - began < 50
 
 
 def test_an_interrupt_is_for_the_parent_alone() -> None:
