@@ -688,7 +688,7 @@ def test_metrics_example(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """Any worker's page has the exact number of all workers' responses; nothing on it goes back when one is killed."""
     shutil.copytree(EXAMPLE, site.folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
     with (site.folder / "gunicorn.conf.py").open("a") as configuration:
-        configuration.write('bind = "127.0.0.1:0"\ncontrol_socket_disable = True\n')
+        configuration.write('bind = "127.0.0.1:0"\ncontrol_socket_disable = True\ngraceful_timeout = 5\n')
     monkeypatch.setenv("SITE", site.name)
     asked = {"/": 0, "/nowhere": 0}
 
