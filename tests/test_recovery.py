@@ -9,7 +9,7 @@ import signal
 import sys
 import threading
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -215,40 +215,51 @@ def test_a_death_in_the_guard_is_repaired(lock: shmlock.RWLock, start: Start) ->
     assert lock.statistics().repairs == 1
 
 
+@contextmanager
+def guard_held(
+    lock: shmlock.RWLock | shmlock.SharedConfig, start: Start, first: Callable[[Any], None] = lambda _: None
+) -> Iterator[Child]:
+    """Somebody, who has done something else first, is in the middle of a change, and does not go on before the end."""
+
+    def stay_inside(peer: Peer) -> None:
+        def action() -> None:
+            peer.say("inside")
+            peer.hear()
+
+        ours = type(lock)(lock.name)
+        first(ours)
+        ours._engine.guard.run(FOREVER, action)
+        peer.say("went on")
+        peer.hear()
+
+    child = start(stay_inside)
+    assert child.hear() == "inside"
+    yield child
+    child.say("go on")
+    assert child.hear() == "went on"
+
+
 def test_a_guard_held_by_a_stopped_process_keeps_nobody_for_ever(lock: shmlock.RWLock, start: Start) -> None:
     """While a process is stopped in the middle of a change, time-outs hold, readers pass, and nothing is lost after."""
 
-    def stop_inside(peer: Peer) -> None:
-        ours = shmlock.RWLock(lock.name)
+    def open_the_gate(ours: shmlock.RWLock) -> None:
         with ours.writer:
             pass
         while ours._words[GATE] != GATE_OPEN:  # some readers have to ask first, if the fence took long
             with ours.reader:
                 pass
-        engine = ours._engine
-
-        def action() -> None:
-            peer.say("inside")
-            peer.hear()
-
-        engine.guard.run(FOREVER, action)
-        peer.say("went on")
-        peer.hear()
 
     with lock.reader:
         pass
-    child = start(stop_inside)
-    assert child.hear() == "inside"
-    child.stop()
-    assert not lock.writer.acquire(timeout=0.05)
-    assert not lock.writer.acquire(blocking=False)
-    with lock.reader:  # the fast path needs no guard
-        pass
-    assert "RWLock" in repr(lock)
-    assert lock.statistics().timeouts == 2
-    child.cont()
-    child.say("go on")
-    assert child.hear() == "went on"
+    with guard_held(lock, start, open_the_gate) as child:
+        child.stop()
+        assert not lock.writer.acquire(timeout=0.05)
+        assert not lock.writer.acquire(blocking=False)
+        with lock.reader:  # the fast path needs no guard
+            pass
+        assert "RWLock" in repr(lock)
+        assert lock.statistics().timeouts == 2
+        child.cont()
     assert lock.writer.acquire(timeout=30)
     lock.writer.release()
 
@@ -266,44 +277,12 @@ def test_a_waiter_whose_time_ends_while_the_guard_is_held_leaves_no_ghost(lock: 
     waiter.hear()
     until(lambda: waiters(lock) == 1)
 
-    def stop_inside(peer: Peer) -> None:
-        def action() -> None:
-            peer.say("inside")
-            peer.hear()
-
-        shmlock.RWLock(lock.name)._engine.guard.run(FOREVER, action)
-        peer.say("went on")
-        peer.hear()
-
-    stopper = start(stop_inside)
-    assert stopper.hear() == "inside"
-    assert waiter.hear() is False
-    stopper.say("go on")
-    assert stopper.hear() == "went on"
+    with guard_held(lock, start):
+        assert waiter.hear() is False
     holder.kill()
     assert lock.writer.acquire(timeout=30)
     lock.writer.release()
     assert waiters(lock) == 0
-
-
-@contextmanager
-def guard_held(lock: shmlock.RWLock | shmlock.SharedConfig, start: Start) -> Iterator[None]:
-    """Somebody is in the middle of a change, and does not go on before the end."""
-
-    def stay_inside(peer: Peer) -> None:
-        def action() -> None:
-            peer.say("inside")
-            peer.hear()
-
-        type(lock)(lock.name)._engine.guard.run(FOREVER, action)
-        peer.say("went on")
-        peer.hear()
-
-    child = start(stay_inside)
-    assert child.hear() == "inside"
-    yield
-    child.say("go on")
-    assert child.hear() == "went on"
 
 
 @pytest.mark.parametrize("mode", ["reader", "seeker", "writer"])
