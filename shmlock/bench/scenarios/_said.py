@@ -31,6 +31,11 @@ def clearly_less(results: Results, measure: str, column: str, than: str) -> list
     return [side for side, (ratio, clear) in found if clear and ratio < 1]
 
 
-def milliseconds(value: float, never: str) -> str:
+def never(results: Results, measure: str, column: str) -> list[str]:
+    """The sides whose median of it is that it does not end."""
+    return [side for side in results.sides if math.isinf(results.median(measure, column, side))]
+
+
+def milliseconds(value: float, endless: str) -> str:
     """A time, or the word for one that doesn't end."""
-    return never if math.isinf(value) else f"{value:.1f} ms"
+    return endless if math.isinf(value) else f"{value:.1f} ms"

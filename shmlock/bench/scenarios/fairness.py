@@ -16,7 +16,7 @@ from shmlock.bench.crowd import Start, context, gather
 from shmlock.bench.data import Data
 from shmlock.bench.peers import Context, Peer, missing
 from shmlock.bench.scenario import Case, Knob, Knobs, Measure, Scenario
-from shmlock.bench.scenarios._said import clearly_less, milliseconds
+from shmlock.bench.scenarios._said import clearly_less, milliseconds, never
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -144,9 +144,8 @@ def answer(results: Results) -> str:
     """Ours in both columns; who starves; and who is better than ours."""
     parts = []
     for column in WITHIN:
-        longest = {side: results.median("longest", column, side) for side in results.sides}
-        ours = longest.get("shmlock.RWLock", math.nan)
-        starved = [side for side, value in longest.items() if math.isinf(value)]
+        ours = results.median("longest", column, "shmlock.RWLock")
+        starved = never(results, "longest", column)
         shorter = clearly_less(results, "longest", column, "shmlock.RWLock")
         parts.append(
             f"As {column}, shmlock.RWLock's waiter had to wait for {milliseconds(ours, 'ever')} at the longest. "

@@ -18,7 +18,7 @@ from shmlock.bench import peers
 from shmlock.bench.crowd import HANG, context, enter, heard, undisturbed
 from shmlock.bench.peers import Peer, missing
 from shmlock.bench.scenario import Case, Knob, Knobs, Measure, Scenario, WrongData
-from shmlock.bench.scenarios._said import clearly_less, milliseconds
+from shmlock.bench.scenarios._said import clearly_less, milliseconds, never
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -132,14 +132,13 @@ def answer(results: Results) -> str:
     """Ours; who never gets over it; and who does so sooner than ours."""
     parts = []
     for column in results.columns:
-        sides = {side: results.median("longest", column, side) for side in results.sides}
-        never = [side for side, value in sides.items() if math.isinf(value)]
+        endless = never(results, "longest", column)
         ours = milliseconds(results.median("median", column, "shmlock.RWLock"), "for ever")
         sooner = clearly_less(results, "median", column, "shmlock.RWLock")
         parts.append(
             f"When {column}, the next one is in after {ours} with shmlock.RWLock"
             + (f", sooner with {', '.join(sooner)}" if sooner else ", and clearly sooner with no other")
-            + (f", and never with {', '.join(never)}." if never else ", and with all others at some time.")
+            + (f", and never with {', '.join(endless)}." if endless else ", and with all others at some time.")
         )
     return " ".join(parts)
 
