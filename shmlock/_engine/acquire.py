@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from bisect import bisect_left
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from shmlock._engine import modes
@@ -99,17 +100,13 @@ class Acquisition(Membership):
             self.words[SEEKER_SINCE if mode == SEEK else WRITER_SINCE] = time.monotonic_ns()
 
     def _acquire(self, me: Participant, mode: int, deadline: Deadline) -> bool:
-        words = self.words
-        want = me.base + WANT
         me.asked |= 1 << mode
         try:
             granted = self._ask(me, mode, deadline)
-            if not granted:
-                granted = self._wait(me, mode, deadline) if deadline.waits else self._look(me, deadline)
-        except LockTimeout:
+        except LockTimeout:  # the guard was not to be had, so nothing was asked for
             granted = False
-        if not granted and words[want]:
-            granted = self._withdraw(me, mode)
+        else:
+            granted = granted or self._await(me, mode, deadline) or self._withdraw(me, mode)
         if granted:
             self._granted(me, mode)
         else:
@@ -126,8 +123,16 @@ class Acquisition(Membership):
         want = me.base + WANT
         words[want] = words[TICKET] << MODE_BITS | READ
         if not self._others_decide():
-            self.guard.run(deadline, self.state.decide)
+            with suppress(LockTimeout):  # it was asked for all the same
+                self.guard.run(deadline, self.state.decide)
         return not words[want]
+
+    def _await(self, me: Participant, mode: int, deadline: Deadline) -> bool:
+        """Wait for what was asked for, or only look; False when the time is over, and then it may be granted yet."""
+        try:
+            return self._wait(me, mode, deadline) if deadline.waits else self._look(me, deadline)
+        except LockTimeout:
+            return False
 
     def _look(self, me: Participant, deadline: Deadline) -> bool:
         """Look for the dead; True when that got us the lock."""
@@ -178,9 +183,10 @@ class Acquisition(Membership):
         return bed
 
     def _withdraw(self, me: Participant, mode: int) -> bool:
-        """The time is over. True when the grant came first."""
+        """The time is over. True when the grant came first, be it after the last look."""
         try:
-            return self.guard.run(Deadline.after(GRACE), self.state.withdraw, me.number)
+            deadline = Deadline.after(GRACE)
+            return not self.words[me.base + WANT] or self.guard.run(deadline, self.state.withdraw, me.number)
         except LockTimeout:
             self.words[me.base + ABANDONED] = 1 << mode
             return False
