@@ -6,7 +6,7 @@ import os
 import time
 from bisect import bisect_left
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVarTuple
 
 from shmlock._engine import modes
 from shmlock._engine.membership import GRACE, Membership
@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from shmlock._engine.participant import Participant
     from shmlock._segment.segment import Segment
 
+Ts = TypeVarTuple("Ts")
+
 _HEAD_SLICE: Final = 0.010  # seconds; how long a dead holder stays unnoticed, at most
 LONGEST_SLICE: Final = 0.100
 
@@ -52,7 +54,7 @@ class Acquisition(Membership):
         """S or W. Raises WouldDeadlock when the wait could only end by what this thread holds."""
         try:
             return self._slowly(self._acquire_exclusive, mode, deadline, deadline=deadline)
-        except LockTimeout:  # not even a slot was to be had
+        except LockTimeout:  # not even a slot in order was to be had
             return False
 
     def acquire_read(self, deadline: Deadline) -> bool:
@@ -77,7 +79,14 @@ class Acquisition(Membership):
 
     def try_write(self) -> bool:
         """W, if it is to be had without anybody's waiting: not even the gate is closed for it while a reader is in."""
-        return self._slowly(self._try_write)
+        return self._at_once(self._try_write)
+
+    def _at_once(self, path: Callable[[Participant, *Ts], bool], *args: *Ts) -> bool:
+        """Run a slow path that waits for nothing, not even for a slot in order."""
+        try:
+            return self._slowly(path, *args, deadline=NOW)
+        except LockTimeout:
+            return False
 
     def _try_write(self, me: Participant) -> bool:
         self._refuse(me, WRITE, reads=self.words[me.base + READS] > 0)
