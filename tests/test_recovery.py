@@ -337,7 +337,7 @@ def test_nobody_enters_before_its_last_ask_is_settled(
 def test_time_outs_hold_while_the_last_ask_is_not_settled(
     name: str, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever is asked for next, with a time-out or only if it is to be had at once: it isn't, and nothing is raised."""
+    """Whatever is asked for next, with a time-out or to be had at once: it is not, and nothing is raised."""
     monkeypatch.setattr(acquire, "GRACE", 0.01)
     lock = shmlock.SeekLock(name)
     lock.seeker.acquire()
@@ -360,7 +360,7 @@ def test_time_outs_hold_while_the_last_ask_is_not_settled(
 
 
 def test_waiting_for_a_configuration_ends_in_time_without_a_slot(name: str, start: Start) -> None:
-    """A thread that has no slot yet, and could get none while the guard is held, waits no longer than it was told to."""
+    """A thread without a slot, which could get none while the guard is held, waits no longer than it was told to."""
     config = shmlock.SharedConfig(name)
     config.publish(1)
 

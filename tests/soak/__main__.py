@@ -6,7 +6,6 @@ import secrets
 import signal
 import sys
 from pathlib import Path
-from typing import NoReturn
 
 from shmlock._command_line import Parser
 from tests.soak.conductor import Conductor, Settings
@@ -31,19 +30,19 @@ def _arguments() -> Parser:
     parser.add_argument("--seconds", type=float, default=60.0, metavar="S", help="how long (default: 60)")
     parser.add_argument("--seed", type=int, metavar="N", help="what is drawn from (default: another one each time)")
     parser.add_argument("--processes", type=int, default=8, metavar="N", help="how many at once (default: 8)")
-    parser.add_argument("--blows", type=float, default=20.0, metavar="N", help="kills, stops, ... a second (default: 20)")
+    parser.add_argument(
+        "--blows", type=float, default=20.0, metavar="N", help="kills, stops, ... a second (default: 20)"
+    )
     parser.add_argument(
         "--patience", type=float, default=60.0, metavar="S", help="a step that takes longer is a hang (default: 60)"
     )
-    parser.add_argument("--report", type=Path, metavar="FILE", help="write the report there, too: JSON if it ends in .json")
+    parser.add_argument(
+        "--report", type=Path, metavar="FILE", help="write the report there, too: JSON if it ends in .json"
+    )
     parser.add_argument(
         "--p99", type=float, metavar="MS", help="fail when recovery takes longer than this at the 99th percentile"
     )
     return parser
-
-
-def _interrupted(number: int, _frame: object) -> NoReturn:
-    sys.exit(128 + number)
 
 
 def main() -> int:
@@ -61,11 +60,22 @@ def main() -> int:
             sys.stdout.flush()
 
     sys.stdout.write(f"seed {seed}\n")
+    conductor = Conductor(Settings(given.seconds, seed, given.processes, given.blows, given.patience), tell)
+    interrupted = 0
+
+    def interrupt(number: int, _frame: object) -> None:
+        nonlocal interrupted
+        interrupted = number
+        conductor.interrupt()
+
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, _interrupted)
-    report = Conductor(Settings(given.seconds, seed, given.processes, given.blows, given.patience), tell).run()
+        signal.signal(number, interrupt)
+    report = conductor.run()
     if live:
         sys.stdout.write("\r\x1b[K")
+    if interrupted:
+        sys.stdout.write("interrupted; all that was started has ended\n")
+        return 128 + interrupted
     sys.stdout.write(report.text() + "\n")
     if given.report is not None:
         given.report.write_text(report.json() if given.report.suffix == ".json" else report.text() + "\n")

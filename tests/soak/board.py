@@ -2,9 +2,9 @@
 
 What is killed leaves its notes as they are, so nothing here is ever taken back or put right:
 
-- Each thread has a *desk*, and each thread's time there is a *life*: a number that no other one ever has. Whoever kills (or
-  replaces itself with exec) first stores `killed_at` of the life. So a life without it is that of a thread that lives, or
-  that has left in order.
+- Each thread has a *desk*, and each thread's time there is a *life*: a number that no other one ever has. Whoever kills
+  (or replaces itself with exec) first stores `killed_at` of the life. So a life without it is that of a thread that
+  lives, or that has left in order.
 - What is counted is counted twice at the desk: *meant* before it is done, *done* afterwards. A life that is killed in
   between leaves a difference of one, for good. So at any moment, whatever was killed when,
 
@@ -29,7 +29,9 @@ if TYPE_CHECKING:
 
 LOCKS: Final = ("rw", "seek", "mutex")
 COUNTED: Final = (*LOCKS, "publish", "record")
-DOING: Final = ["nothing yet"]  # the names of the steps, by number; the roles add theirs
+DOING: Final = ["nothing yet"]
+"""The names of the steps, by number. The roles add theirs."""
+
 LIVES: Final = 8  # of one process: those of its threads, and of the children that it forks
 MOST_LIVES: Final = 1 << 22
 TIMERS: Final = 1 << 13  # of one desk
@@ -44,7 +46,7 @@ _PLACE: Final = Record(
 _DESK: Final = Record(
     # life: of the one that sits here. beat: when it began its last step, ns; 0 when nobody sits here.
     "life pid beat doing steps",
-    # Of rw and seek. asks: odd while this desk asks for R, S or W. slot: its slot in the lock's table plus one; 0 unknown.
+    # Of rw and seek. asks: odd while this desk asks for R, S or W. slot: its slot in the lock plus one, 0 if unknown.
     "asks:2 slot:2",
     # What it holds: life << 2 | mode. Stored after it has it, cleared before it gives it up.
     "holding:3",

@@ -1,6 +1,6 @@
-"""What is checked while it runs, each by an actor that is in the middle of it, with plain loads of what others noted.
+"""What is checked while it runs, by those who are in the middle of it, with plain loads of what others noted.
 
-Everybody who finds something wrong is alive and inside, so nothing depends on when somebody was killed: a check may miss a
+Whoever finds something wrong is alive and inside, so nothing depends on when somebody was killed: a check may miss a
 fault in the moment of a kill, and never sees one that is none.
 """
 
@@ -178,22 +178,23 @@ class _Waiting(NamedTuple):
 class Fairness:
     """The bounds on what a waiting thread sees pass, counted in phases, by those that pass.
 
-    A waiting thread can't count: between its last look and its being in the queue anything may happen to it. But whoever
-    holds W can say for sure that somebody is in the queue *now*: its slot has a want, and its ask is the same before and
-    after that was seen. Each writer, when it comes in, counts a phase, and then:
+    A waiting thread can't count: between its last look and its being in the queue anything may happen to it. But
+    whoever holds W can say for sure that somebody is in the queue *now*: its slot has a want, and its ask is the same
+    before and after that was seen. Each writer, when it comes in, counts a phase, and then:
 
-    - Readers. It notes each reader's ask that waits. The readers that wait in one write phase are let in before the next.
-      So no writer may find an ask waiting that was noted in an earlier phase.
-    - Writers (rw; on seek an S may upgrade again and again). It notes for each writer's ask that waits the phase in which
-      that one is in at the latest: one phase for each that is ahead of it in the queue. So no writer may find an ask
-      waiting in a later phase than the one noted first.
-    - Read phases (rw). A reader that is in and finds the gate closed and a writer in the queue notes that. When it has left,
-      and asked again, it may not be in before a writer has been, unless that writer has given up. So a writer sees one
-      read phase at most. (It may twice, when a process was killed between letting readers in and noting that, and a repair
-      lets readers in again: then the lock has counted a repair, and nothing is said.)
+    - Readers. It notes each reader's ask that waits. The readers that wait in one write phase are let in before the
+      next. So no writer may find an ask waiting that was noted in an earlier phase.
+    - Writers (rw; on seek an S may upgrade again and again). It notes for each writer's ask that waits the phase in
+      which that one is in at the latest: one phase for each that is ahead of it in the queue. So no writer may find an
+      ask waiting in a later phase than the one noted first.
+    - Read phases (rw). A reader that is in and finds a writer in the queue, and the gate closed for it, notes that.
+      When it has left, and asked again, it may not be in before a writer has been, unless that writer has given up. So
+      a writer sees one read phase at most. (It may see two, when a process was killed between letting readers in and
+      noting that, and a repair lets readers in again: then the lock has counted a repair, and nothing is said.)
 
-    A killed thread's want stays until it is evicted, and its slot may be another's then: so whoever was killed is passed
-    over, and that is asked after its want was loaded.
+    A killed thread's want stays until it is evicted, and its slot may be another's then: so whoever was killed is
+    passed over, and that is asked after its want was loaded. A thread that gives up leaves the phases to those behind
+    it, and one that is killed in W may not have counted its phase: both only make the bounds wider than they are.
     """
 
     def __init__(self, desk: Desk, lock: int, opened: shmlock.RWLock) -> None:
@@ -431,13 +432,12 @@ class Timers:
 
 def lost_timers(board: Board) -> list[tuple[int, int]]:
     """Desk and serial number of each timer that was set, and has not come."""
-    lost = []
+    lost: list[tuple[int, int]] = []
     for number in range(board.desks):
         start, size = board.timer(number, 0), board.timer(0, 1) - board.timer(0, 0)
         block = board.words[start : board.timer(number + 1, 0)].tolist()
-        for at in range(0, len(block), size):
-            if block[at] & 3 == _SET and not block[at + _BECAME]:
-                lost.append((number, block[at] >> 2))
+        places = range(0, len(block), size)
+        lost += [(number, block[at] >> 2) for at in places if block[at] & 3 == _SET and not block[at + _BECAME]]
     return lost
 
 

@@ -7,13 +7,15 @@ import os
 import secrets
 import select
 import signal
-import sys
 import time
-from collections import Counter, deque
+from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Self
+
+import psutil
 
 import shmlock
 from shmlock._kernel import shm
@@ -30,7 +32,6 @@ if TYPE_CHECKING:
 
 _PR_SET_CHILD_SUBREAPER: Final = 36
 _LOOK: Final = 0.2  # seconds between two looks at the faults, and who hangs
-_MOST_FAULTS: Final = 20  # after so many it ends: one fault often brings more
 
 
 @dataclass
@@ -42,6 +43,7 @@ class Settings:
     processes: int = 8
     blows: float = 20.0
     patience: float = 60.0
+    most_faults: int = 20  # after which it ends, for one fault often brings more
     opener: Callable[..., roles.Objects] = roles.open_objects
 
 
@@ -71,7 +73,7 @@ class Conductor:
     def __post_init__(self) -> None:
         settings = self.settings
         self.name = f"soak-{os.getpid()}-{secrets.token_hex(3)}"
-        # Of those that have left nobody sits at the desks for a while, so that it can be seen what becomes of their holds.
+        # Nobody sits for a while where somebody was killed, so that it can be seen what becomes of its holds.
         teams = 4 * (settings.processes + 1)
         self._board = Board(teams * roles.DESKS + 1)
         self._own = Desk(self._board, teams * roles.DESKS, 0)
@@ -80,9 +82,14 @@ class Conductor:
         self._processes: dict[int, _Process] = {}
         self._plan = Plan(settings.seed, settings.blows)
         self._stops: list[tuple[int, int]] = []
+        self._interrupted = False
         self.report = Report(
             seed=settings.seed, asked_seconds=settings.seconds, processes=settings.processes, name=self.name
         )
+
+    def interrupt(self) -> None:
+        """End it soon, and count nothing. For signal handlers: an exception could come in the middle of a fork."""
+        self._interrupted = True
 
     def run(self) -> Report:
         """All of it. Whatever happens, nothing that it has started is left."""
@@ -93,8 +100,10 @@ class Conductor:
             try:
                 self._objects = self.settings.opener(self.name)
                 self._go_on(began + self.settings.seconds)
-                self._quiet()
-                self._count()
+                if not self._interrupted:
+                    self._quiet()
+                if not self._interrupted:
+                    self._count()
             finally:
                 self._end_all()
                 self._remove_names()
@@ -104,13 +113,15 @@ class Conductor:
     # --- while it runs
 
     def _go_on(self, end: float) -> None:
-        began = time.monotonic()
-        warm_at = began + min(10.0, self.settings.seconds / 4)
+        settings, began = self.settings, time.monotonic()
+        warm_at = began + min(10.0, settings.seconds / 4)
         self._start(Casting("worker", threads=2, steps=0, infancy=None), lasts=True)
         blow = self._plan.blow()
         blow_at = began + blow.after
         look_at = began
-        while (now := time.monotonic()) < end and len(self.report.faults) < _MOST_FAULTS:
+        while (now := time.monotonic()) < end and len(self.report.faults) < settings.most_faults:
+            if self._interrupted:
+                return
             self._reap()
             self._fill()
             self._strike_infants()
@@ -161,7 +172,9 @@ class Conductor:
 
         def begin() -> None:
             self._janitor.let_go()
-            roles.close(self._objects)  # these handles are in the child as well, and would keep its slots when it closes its own
+            roles.close(
+                self._objects
+            )  # these handles are in the child as well, and would keep its slots when it closes its own
             play(part)
 
         pid = roles.forked(begin, self._board)
@@ -196,9 +209,9 @@ class Conductor:
             one.stopped_at = time.monotonic_ns()
             one.goes_on_at = time.monotonic() + blow.lasts
             self.report.stops += 1
-        else:  # the next one begins with the desks and slots of this one free
-            os.kill(one.pid, signal.SIGTERM)
+        else:
             self._note(one)
+            os.kill(one.pid, signal.SIGTERM)
             self.report.terminated += 1
             one.killed = True
 
@@ -301,7 +314,7 @@ class Conductor:
         total = 0
         for entry in entries:
             with suppress(FileNotFoundError):
-                total += os.stat(shm.path(entry)).st_blocks * 512
+                total += Path(shm.path(entry)).stat().st_blocks * 512
         self.report.shared_kib[when] = total // 1024
 
     # --- when it is over
@@ -312,12 +325,12 @@ class Conductor:
             return
         self._board.end()
         began = time.monotonic()
-        while self._processes and time.monotonic() < began + self.settings.patience:
+        while self._processes and not self._interrupted and time.monotonic() < began + self.settings.patience:
             self._reap()
             self._strike_infants()
             self._continue(all_of_them=True)
             time.sleep(0.002)
-        if self._processes:
+        if self._processes and not self._interrupted:
             self._hang(f"{len(self._processes)} processes do not end")
 
     def _count(self) -> None:
@@ -325,15 +338,15 @@ class Conductor:
         report, board, objects = self.report, self._board, self._objects
         if not report.hung:
             timers = Timers(self._own, objects.timers)
-            end = time.monotonic() + 30
-            while lost_timers(board) and time.monotonic() < end:
+            end = time.monotonic() + min(30, self.settings.patience)
+            while lost_timers(board) and not self._interrupted and time.monotonic() < end:
                 time.sleep(0.05 * (not timers.collect(None)))
             for desk, serial in lost_timers(board)[:5]:
                 board.fault("timers", f"timer {serial} of desk {desk} never came")
             for wrong in counted(board, partial(objects.counts, board)):
                 board.fault("counts", wrong)
             for lock in (objects.rw, objects.seek):
-                if lock.writer.acquire(timeout=30):
+                if lock.writer.acquire(timeout=self.settings.patience):
                     lock.writer.release()
                 else:
                     board.fault("hang", f"nobody is there, and it is not to be had: {lock!r}")
@@ -347,7 +360,10 @@ class Conductor:
             if meant[what] - done[what] > deaths:
                 board.fault("counts", f"{what}: {meant[what] - done[what]} were not done, and {deaths} were killed")
         report.sum_up(
-            {name: sum(board.column(getattr(Fields, name.upper()))) for name in ("together", "told", "optimistic", "handed")},
+            {
+                name: sum(board.column(getattr(Fields, name.upper())))
+                for name in ("together", "told", "optimistic", "handed")
+            },
             [shared.statistics() for shared in objects.all()],
         )
         self._sum_up_recoveries()
@@ -381,10 +397,12 @@ class Conductor:
 
     def _end_all(self) -> None:
         for one in self._processes.values():
+            one.killed = True
             with suppress(ProcessLookupError):
                 os.kill(one.pid, signal.SIGKILL)
-        end = time.monotonic() + 30
-        while self._processes and time.monotonic() < end:
+        # Also the children of the killed, which end with them: who still runs could make a name anew.
+        end = time.monotonic() + self.settings.patience
+        while self._janitor.others() and time.monotonic() < end:
             self._reap()
             time.sleep(0.001)
 
@@ -406,7 +424,7 @@ class _Janitor:
     def __init__(self, name: str) -> None:
         self._name = name
 
-    def __enter__(self) -> _Janitor:
+    def __enter__(self) -> Self:
         theirs, self._ours = os.pipe()
         self._pid = os.fork()
         if not self._pid:
@@ -418,6 +436,10 @@ class _Janitor:
     def let_go(self) -> None:
         """In another child: this end is the conductor's alone."""
         os.close(self._ours)
+
+    def others(self) -> list[int]:
+        """The conductor's other children."""
+        return [child.pid for child in psutil.Process().children() if child.pid != self._pid]
 
     def reaped(self, pid: int) -> None:
         """Somebody was; it may have been this one, if it was killed."""
@@ -437,12 +459,10 @@ def _clean_up_after(pipe: int, name: str) -> None:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, signal.SIG_IGN)
         select.select([pipe], [], [])
-        end = time.monotonic() + 5
-        while [shm.unlink(entry) for entry in shm.names() if name in entry] and time.monotonic() < end:
-            time.sleep(0.1)  # those that end with the conductor may have been creating
+        for _ in range(10):  # those that end with the conductor may be creating just now
+            for entry in shm.names():
+                if name in entry:
+                    shm.unlink(entry)
+            time.sleep(0.05)
     finally:
         os._exit(0)
-
-
-if sys.platform != "linux":
-    raise ImportError("Linux only")

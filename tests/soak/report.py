@@ -118,31 +118,40 @@ class Report:
     def text(self) -> str:
         """All of it, for people."""
         seen, per_second = self.seen, self.kills / self.seconds if self.seconds else 0
+        told = {
+            what: ", ".join(f"{name.replace('_', ' ')} {count:,}" for name, count in counts)
+            for what, counts in (
+                ("killed in", self.killed_in.most_common()),
+                ("started", sorted(self.started.items())),
+                ("done", self.done.items()),
+                ("seen", seen.items()),
+                ("took", [(f"{bound} ms:", count) for bound, count in self.histogram().items() if count]),
+            )
+        }
         lines = [
-            f"seed {self.seed}, {self.seconds:.0f} s, Python {platform.python_version()}, {self.processes} processes at once",
+            f"seed {self.seed}, {self.seconds:.0f} s, Python {platform.python_version()}, {self.processes} processes",
             "",
-            f"  {self.kills:,} killed ({per_second:.1f} a second): {self.infants:,} in their first milliseconds, "
-            f"{self.killed_holding:,} with a lock in their hands",
-            "    in " + ", ".join(f"{what} {count:,}" for what, count in self.killed_in.most_common()),
-            f"  {self.stops:,} stopped and continued, {self.terminated:,} terminated, {self.ended:,} ended by themselves",
-            "  started: " + ", ".join(f"{count:,} {kind}s" for kind, count in sorted(self.started.items())),
-            f"  {self.steps:,} steps; done: " + ", ".join(f"{what} {count:,}" for what, count in self.done.items()),
-            "  seen: " + ", ".join(f"{what.replace('_', ' ')} {count:,}" for what, count in seen.items()),
+            f"  {self.kills:,} killed, {per_second:.1f} a second",
+            f"    {self.infants:,} in their first milliseconds, {self.killed_holding:,} with a lock in their hands",
+            f"    in {told['killed in']}",
+            f"  {self.stops:,} stopped and continued, {self.terminated:,} terminated, {self.ended:,} ended in order",
+            f"  started: {told['started']}",
+            f"  {self.steps:,} steps; done: {told['done']}",
+            f"  seen: {told['seen']}",
             "",
         ]
         if self.recoveries:
+            quantiles = ", ".join(f"p{100 * share:g} {self.quantile(share):.1f}" for share in (0.5, 0.99, 1))
             lines += [
-                f"  from the kill of a holder to the next one, which waited: {len(self.recoveries):,} times, "
-                f"p50 {self.quantile(0.5):.1f} ms, p99 {self.quantile(0.99):.1f} ms, max {max(self.recoveries):.1f} ms "
-                f"({self.recoveries_beside_stops:,} more while somebody was stopped)",
-                "    " + ", ".join(f"{bound} ms: {count:,}" for bound, count in self.histogram().items() if count),
+                f"  from a holder's kill to the next one, which waited, {len(self.recoveries):,} times: {quantiles} ms",
+                f"    {told['took']}",
+                f"    and {self.recoveries_beside_stops:,} more, while somebody was stopped",
             ]
         for who, what in self.resources.items():
-            told = ", ".join(f"{kind} {first:,} -> {last:,}" for kind, (first, last) in what.items())
-            lines.append(f"  {who}: {told}")
-        lines.append(
-            f"  in /dev/shm: names {self.names[0]} -> {self.names[1]}, KiB {self.shared_kib[0]:,} -> {self.shared_kib[1]:,}"
-        )
+            grew = ", ".join(f"{kind} {first:,} -> {last:,}" for kind, (first, last) in what.items())
+            lines.append(f"  {who}: {grew}")
+        (first, last), (before, after) = self.names, self.shared_kib
+        lines.append(f"  in /dev/shm: names {first} -> {last}, KiB {before:,} -> {after:,}")
         lines.append("")
         broken = Counter(fault.kind for fault in self.faults)
         for kind, promise in PROMISES.items():

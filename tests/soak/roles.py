@@ -425,7 +425,7 @@ class Worker:
             desk=self._part.desk + 2, life=life, threads=1, steps=0 if inside else 30, opener=self._part.opener,
         )  # fmt: skip
         child = Worker(part, 0, self._objects)
-        child._lives = 0  # noqa: SLF001  one of us
+        child._lives = 0
         if inside:  # it must not wait for its parent, which waits for it
             assert not opened.writer.acquire(timeout=0)
             lock = RW if opened is self._objects.rw else SEEKABLE
@@ -495,7 +495,7 @@ STEPS: Final = {
     "die": 0.1,
 }
 ALONE: Final = {"reopen", "fork", "exec", "die"}  # of the main thread
-DOING += [*STEPS, "churn", "end"]
+DOING.extend([*STEPS, "churn"])
 
 
 # --- processes
@@ -601,6 +601,7 @@ def work(part: Part) -> None:
 
 
 def close(objects: Objects) -> None:
+    """Give up all handles."""
     for opened in objects.all():
         opened.close()
 
