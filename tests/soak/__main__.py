@@ -34,7 +34,7 @@ def _arguments() -> Parser:
         "--blows", type=float, default=20.0, metavar="N", help="kills, stops, ... a second (default: 20)"
     )
     parser.add_argument(
-        "--patience", type=float, default=60.0, metavar="S", help="a step that takes longer is a hang (default: 60)"
+        "--patience", type=float, default=120.0, metavar="S", help="a step that takes longer is a hang (default: 120)"
     )
     parser.add_argument(
         "--report", type=Path, metavar="FILE", help="write the report there, too: JSON if it ends in .json"

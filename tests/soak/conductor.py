@@ -42,7 +42,7 @@ class Settings:
     seed: int
     processes: int = 8
     blows: float = 20.0
-    patience: float = 60.0
+    patience: float = 120.0
     most_faults: int = 20  # after which it ends, for one fault often brings more
     opener: Callable[..., roles.Objects] = roles.open_objects
 
@@ -172,9 +172,7 @@ class Conductor:
 
         def begin() -> None:
             self._janitor.let_go()
-            roles.close(
-                self._objects
-            )  # these handles are in the child as well, and would keep its slots when it closes its own
+            roles.inherited.append(self._objects)
             play(part)
 
         pid = roles.forked(begin, self._board)
@@ -197,7 +195,7 @@ class Conductor:
             if not one.killed
             and not (blow.kind != "stop" and one.kind == "elder")
             and not (blow.kind == "stop" and one.stopped_at)
-            and (one.kind != "stranger" or self._has_begun(one))
+            and self._has_begun(one)  # infants have been killed before
         ]
         if not victims:
             return

@@ -600,10 +600,15 @@ def work(part: Part) -> None:
         close(objects)
 
 
+inherited: Final[list[Objects]] = []
+"""The parent's handles, which a forked child has as well, and which would keep its slots when it closes its own."""
+
+
 def close(objects: Objects) -> None:
     """Give up all handles."""
-    for opened in objects.all():
-        opened.close()
+    for handles in (objects, *inherited):
+        for opened in handles.all():
+            opened.close()
 
 
 def _note_death(part: Part) -> None:

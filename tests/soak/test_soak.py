@@ -79,12 +79,12 @@ def has_no_names(pid: int) -> bool:
     return not names_of(pid)
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(600)
 def test_a_minute(soak: Callable[..., subprocess.Popen[str]], tmp_path: Path) -> None:
     """Whatever is killed, stopped and recycled when, all promises are kept, and everything has been tried."""
     report = tmp_path / "report.json"
-    process = soak("--seconds", 60, "--seed", 20261130, "--report", report)
-    output, _ = process.communicate(timeout=380)
+    process = soak("--seconds", 60, "--seed", 20261130, "--patience", 240, "--report", report)
+    output, _ = process.communicate(timeout=580)
     assert process.returncode == 0, output
     assert "All promises were kept." in output
     told = json.loads(report.read_text())
