@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from tests.soak.plan import Blow
 
 _PR_SET_CHILD_SUBREAPER: Final = 36
+_CALLS: Final = 60  # for the timers that are left: 3 seconds at least
 _LOOK: Final = 0.2  # seconds between two looks at the faults, and who hangs
 
 
@@ -336,8 +337,10 @@ class Conductor:
         report, board, objects = self.report, self._board, self._objects
         if not report.hung:
             timers = Timers(self._own, objects.timers)
-            end = time.monotonic() + min(30, self.settings.patience)
-            while lost_timers(board) and not self._interrupted and time.monotonic() < end:
+            # What a killed collector had is found by the first call that comes 100 ms after the last look for such.
+            for _ in range(_CALLS):
+                if self._interrupted or not lost_timers(board):
+                    break
                 time.sleep(0.05 * (not timers.collect(None)))
             for desk, serial in lost_timers(board)[:5]:
                 board.fault("timers", f"timer {serial} of desk {desk} never came")
