@@ -12,7 +12,20 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from shmlock._engine.modes import MODE_BITS, MODE_MASK, NAMES, QUEUES, READ, SEEK, WRITE
 from shmlock._segment.layout import GATE, GATE_CLOSED, REPAIRS, SEQUENCE, WANT, slot
-from tests.soak.board import CALL, COUNT, COUNTED, DOING, LEFT, LOCKS, PHASES, RECOVERED_AT, RIGHT, Board, Fields
+from tests.soak.board import (
+    CALL,
+    COUNT,
+    COUNTED,
+    DOING,
+    LEFT,
+    LOCKS,
+    PHASES,
+    RECOVERED_AT,
+    RIGHT,
+    TIMERS,
+    Board,
+    Fields,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -435,7 +448,8 @@ def lost_timers(board: Board) -> list[tuple[int, int]]:
     lost: list[tuple[int, int]] = []
     for number in range(board.desks):
         start, size = board.timer(number, 0), board.timer(0, 1) - board.timer(0, 0)
-        block = board.words[start : board.timer(number + 1, 0)].tolist()
+        used = min(board.words[board.desk(number) + Fields.TIMER] + 1, TIMERS)
+        block = board.words[start : start + used * size].tolist()
         places = range(0, len(block), size)
         lost += [(number, block[at] >> 2) for at in places if block[at] & 3 == _SET and not block[at + _BECAME]]
     return lost
