@@ -116,6 +116,10 @@ class Child:
             self._wait_for_end(HANG)
         pytest.fail(f"child {self.pid} has ended ({self._reap()}) without a word")
 
+    def says_something(self, timeout: float) -> bool:
+        """Whether there is something to hear, at the end of this time at the latest."""
+        return self._pipe.poll(timeout)
+
     def _received(self) -> Any:
         kind, what = self._pipe.recv()
         if kind == _DIED:

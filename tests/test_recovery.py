@@ -8,12 +8,17 @@ import os
 import signal
 import sys
 import threading
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
 
 import shmlock
+from shmlock._engine import acquire, membership
+from shmlock._engine.modes import UPGRADE
+from shmlock._kernel.deadline import FOREVER
 from shmlock._segment.layout import (
+    ABANDONED,
     DIRTY,
     GATE,
     GATE_CLOSED,
@@ -45,7 +50,7 @@ def holding(lock: shmlock.RWLock, start: Start, mode: str) -> Child:
     """A child that holds the lock in this mode, for ever."""
 
     def hold(peer: Peer) -> None:
-        getattr(shmlock.RWLock(lock.name), mode).acquire()
+        getattr(type(lock)(lock.name), mode).acquire()
         peer.say("in")
         peer.hear()
 
@@ -199,7 +204,7 @@ def test_a_death_in_the_guard_is_repaired(lock: shmlock.RWLock, start: Start) ->
             engine.words[GATE] = GATE_CLOSED  # a gate that nobody will open
             os.kill(os.getpid(), signal.SIGKILL)
 
-        engine.guard.run(shmlock._kernel.deadline.FOREVER, action)
+        engine.guard.run(FOREVER, action)
 
     assert start(die_inside).join() == -signal.SIGKILL
     assert lock._words[DIRTY] == 1
@@ -226,7 +231,7 @@ def test_a_guard_held_by_a_stopped_process_keeps_nobody_for_ever(lock: shmlock.R
             peer.say("inside")
             peer.hear()
 
-        engine.guard.run(shmlock._kernel.deadline.FOREVER, action)
+        engine.guard.run(FOREVER, action)
         peer.say("went on")
         peer.hear()
 
@@ -266,7 +271,7 @@ def test_a_waiter_whose_time_ends_while_the_guard_is_held_leaves_no_ghost(lock: 
             peer.say("inside")
             peer.hear()
 
-        shmlock.RWLock(lock.name)._engine.guard.run(shmlock._kernel.deadline.FOREVER, action)
+        shmlock.RWLock(lock.name)._engine.guard.run(FOREVER, action)
         peer.say("went on")
         peer.hear()
 
@@ -279,6 +284,91 @@ def test_a_waiter_whose_time_ends_while_the_guard_is_held_leaves_no_ghost(lock: 
     assert lock.writer.acquire(timeout=30)
     lock.writer.release()
     assert waiters(lock) == 0
+
+
+@contextmanager
+def guard_held(lock: shmlock.RWLock | shmlock.SharedConfig, start: Start) -> Iterator[None]:
+    """Somebody is in the middle of a change, and does not go on before the end."""
+
+    def stay_inside(peer: Peer) -> None:
+        def action() -> None:
+            peer.say("inside")
+            peer.hear()
+
+        type(lock)(lock.name)._engine.guard.run(FOREVER, action)
+        peer.say("went on")
+        peer.hear()
+
+    child = start(stay_inside)
+    assert child.hear() == "inside"
+    yield
+    child.say("go on")
+    assert child.hear() == "went on"
+
+
+@pytest.mark.parametrize("mode", ["reader", "seeker", "writer"])
+def test_nobody_enters_before_its_last_ask_is_settled(
+    name: str, start: Start, monkeypatch: pytest.MonkeyPatch, mode: str
+) -> None:
+    """A waiter that gave up while the guard was held, and asks again without a time-out, is in when it has the lock."""
+    lock = shmlock.SeekLock(name)
+    holder = holding(lock, start, "writer")
+    monkeypatch.setattr(membership, "GRACE", 0.01)
+    monkeypatch.setattr(acquire, "GRACE", 0.01)
+
+    def ask_again(peer: Peer) -> None:
+        ours = shmlock.SeekLock(name)
+        peer.say(ours.writer.acquire(timeout=0.3))
+        with getattr(ours, mode):
+            peer.say("in")
+            peer.hear()
+
+    waiter = start(ask_again)
+    until(lambda: waiters(lock) == 1)
+    with guard_held(lock, start):
+        assert waiter.hear() is False
+        assert waiters(lock) == 1  # what it has walked away from is still there
+        assert not waiter.says_something(0.3)  # thirty times as long as it waits for the guard when it gives up
+    assert not waiter.says_something(0)  # the writer is still in
+    holder.kill()
+    assert waiter.hear() == "in"
+
+
+def test_time_outs_hold_while_the_last_ask_is_not_settled(
+    name: str, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever is asked for next, with a time-out or to be had at once: it is not, and nothing is raised."""
+    monkeypatch.setattr(acquire, "GRACE", 0.01)
+    lock = shmlock.SeekLock(name)
+    lock.seeker.acquire()
+    reader = holding(lock, start, "reader")
+    with guard_held(lock, start):
+        assert not lock.seek_to_write(timeout=0.01)  # the guard was not even to be had to ask
+        lock._words[lock._engine.me().base + ABANDONED] = 1 << UPGRADE  # as if it had been, before
+        lock._engine.me().at = None
+        assert not lock.seek_to_write(timeout=0.01)
+        assert not lock.writer.acquire(timeout=0.01)
+        assert not lock.writer.acquire_nowait()
+        assert not lock.reader.acquire(timeout=0.01)
+        assert not lock.read_to_seek()
+        assert not lock.read_to_write()
+    reader.kill()
+    assert lock.seek_to_write(timeout=30)
+    lock.write_to_seek()
+    lock.seeker.release()
+    assert "free" in repr(lock)
+
+
+def test_waiting_for_a_configuration_ends_in_time_without_a_slot(name: str, start: Start) -> None:
+    """A thread without a slot, which could get none while the guard is held, waits no longer than it was told to."""
+    config = shmlock.SharedConfig(name)
+    config.publish(1)
+
+    def wait(peer: Peer) -> None:
+        peer.say(shmlock.SharedConfig(name).wait(timeout=0.05))
+
+    with guard_held(config, start):
+        assert start(wait).hear() is None
 
 
 def _without_argument(function: Callable[[], None]) -> None:

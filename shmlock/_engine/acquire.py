@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import time
 from bisect import bisect_left
-from typing import TYPE_CHECKING, Final
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final, TypeVarTuple
 
 from shmlock._engine import modes
 from shmlock._engine.membership import GRACE, Membership
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
     from shmlock._engine.participant import Participant
     from shmlock._segment.segment import Segment
 
+Ts = TypeVarTuple("Ts")
+
 _HEAD_SLICE: Final = 0.010  # seconds; how long a dead holder stays unnoticed, at most
 LONGEST_SLICE: Final = 0.100
 
@@ -51,7 +54,7 @@ class Acquisition(Membership):
         """S or W. Raises WouldDeadlock when the wait could only end by what this thread holds."""
         try:
             return self._slowly(self._acquire_exclusive, mode, deadline, deadline=deadline)
-        except LockTimeout:  # not even a slot was to be had
+        except LockTimeout:  # not even a slot in order was to be had
             return False
 
     def acquire_read(self, deadline: Deadline) -> bool:
@@ -76,7 +79,14 @@ class Acquisition(Membership):
 
     def try_write(self) -> bool:
         """W, if it is to be had without anybody's waiting: not even the gate is closed for it while a reader is in."""
-        return self._slowly(self._try_write)
+        return self._at_once(self._try_write)
+
+    def _at_once(self, path: Callable[[Participant, *Ts], bool], *args: *Ts) -> bool:
+        """Run a slow path that waits for nothing, not even for a slot in order."""
+        try:
+            return self._slowly(path, *args, deadline=NOW)
+        except LockTimeout:
+            return False
 
     def _try_write(self, me: Participant) -> bool:
         self._refuse(me, WRITE, reads=self.words[me.base + READS] > 0)
@@ -99,17 +109,13 @@ class Acquisition(Membership):
             self.words[SEEKER_SINCE if mode == SEEK else WRITER_SINCE] = time.monotonic_ns()
 
     def _acquire(self, me: Participant, mode: int, deadline: Deadline) -> bool:
-        words = self.words
-        want = me.base + WANT
         me.asked |= 1 << mode
         try:
             granted = self._ask(me, mode, deadline)
-            if not granted:
-                granted = self._wait(me, mode, deadline) if deadline.waits else self._look(me, deadline)
-        except LockTimeout:
+        except LockTimeout:  # the guard was not to be had, so nothing was asked for
             granted = False
-        if not granted and words[want]:
-            granted = self._withdraw(me, mode)
+        else:
+            granted = granted or self._await(me, mode, deadline) or self._withdraw(me, mode)
         if granted:
             self._granted(me, mode)
         else:
@@ -126,8 +132,16 @@ class Acquisition(Membership):
         want = me.base + WANT
         words[want] = words[TICKET] << MODE_BITS | READ
         if not self._others_decide():
-            self.guard.run(deadline, self.state.decide)
+            with suppress(LockTimeout):  # it was asked for all the same
+                self.guard.run(deadline, self.state.decide)
         return not words[want]
+
+    def _await(self, me: Participant, mode: int, deadline: Deadline) -> bool:
+        """Wait for what was asked for, or only look; False when the time is over, and then it may be granted yet."""
+        try:
+            return self._wait(me, mode, deadline) if deadline.waits else self._look(me, deadline)
+        except LockTimeout:
+            return False
 
     def _look(self, me: Participant, deadline: Deadline) -> bool:
         """Look for the dead; True when that got us the lock."""
@@ -178,9 +192,10 @@ class Acquisition(Membership):
         return bed
 
     def _withdraw(self, me: Participant, mode: int) -> bool:
-        """The time is over. True when the grant came first."""
+        """The time is over. True when the grant came first, be it after the last look."""
         try:
-            return self.guard.run(Deadline.after(GRACE), self.state.withdraw, me.number)
+            deadline = Deadline.after(GRACE)
+            return not self.words[me.base + WANT] or self.guard.run(deadline, self.state.withdraw, me.number)
         except LockTimeout:
             self.words[me.base + ABANDONED] = 1 << mode
             return False

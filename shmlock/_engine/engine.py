@@ -125,15 +125,16 @@ class Engine(Holds):
 
     def watch(self, changed: Callable[[], bool], deadline: Deadline) -> bool:
         """Sleep until `changed()`, woken by `wake_watchers`; False when the deadline came first."""
-        return self._slowly(self._watch, changed, deadline)
+        try:
+            return self._slowly(self._watch, changed, deadline, deadline=deadline)
+        except LockTimeout:
+            return changed()
 
     def _watch(self, me: Participant, changed: Callable[[], bool], deadline: Deadline) -> bool:
         bed = self._bed(me)
         try:
             self.guard.run(deadline, self.state.watch, me.number)
             return _slept_until(changed, bed, deadline)
-        except LockTimeout:
-            return changed()
         finally:
             self.state.unwatch(me.number)
 

@@ -15,7 +15,7 @@ from shmlock._engine.modes import READ, SEEK, UPGRADE, WRITE
 from shmlock._kernel.deadline import FOREVER, Deadline
 from shmlock._segment.header import Kind
 from shmlock._segment.layout import READS, SEEKER, WRITER
-from shmlock.errors import NotHeld, WouldDeadlock
+from shmlock.errors import LockTimeout, NotHeld, WouldDeadlock
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,11 +35,11 @@ class Holds(Acquisition):
 
     def read_to_seek(self) -> bool:
         """R to S, at once or not at all. False leaves R, and so does an exception."""
-        return self._slowly(self._convert_read, SEEK, self.state.try_seek)
+        return self._at_once(self._convert_read, SEEK, self.state.try_seek)
 
     def read_to_write(self) -> bool:
         """R to W, at once or not at all. False leaves R, and so does an exception."""
-        return self._slowly(self._convert_read, WRITE, self.state.try_write)
+        return self._at_once(self._convert_read, WRITE, self.state.try_write)
 
     def _convert_read(self, me: Participant, mode: int, attempt: Callable[[int], bool]) -> bool:
         reads = me.base + READS
@@ -54,7 +54,10 @@ class Holds(Acquisition):
 
     def upgrade(self, deadline: Deadline) -> bool:
         """S to W: goes before all that waits, and waits for the other readers. False leaves S."""
-        return self._slowly(self._upgrade, deadline)
+        try:
+            return self._slowly(self._upgrade, deadline, deadline=deadline)
+        except LockTimeout:  # the last upgrade is not settled yet
+            return False
 
     def _upgrade(self, me: Participant, deadline: Deadline) -> bool:
         if self.words[SEEKER] != me.number + 1:

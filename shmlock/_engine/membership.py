@@ -58,7 +58,8 @@ class Membership:
         """Run a slow path as this thread's participant, with the fast path forbidden meanwhile.
 
         Interrupted, it has nothing of what it asked for, or gave back. Raises WouldDeadlock in a signal handler or
-        finalizer that interrupted a slow path of this very thread.
+        finalizer that interrupted a slow path of this very thread; LockTimeout when not even a slot in order is to be
+        had before the deadline.
         This is the outermost frame that an exception can hit before a public method returns: CPython makes no check
         between the return of one Python function and the return of its caller. The `finally` makes no call, so that
         no handler can run in it.
@@ -83,7 +84,7 @@ class Membership:
                 me.at = None
                 self.words[me.base + ABANDONED] = me.asked
                 with suppress(LockTimeout):
-                    self._slowly(_index_of_reads)  # settles it first
+                    self._slowly(_index_of_reads, deadline=Deadline.after(GRACE))  # settles it first
             raise
 
     def _check_idle(self) -> None:
@@ -94,11 +95,14 @@ class Membership:
             )
 
     def _enable(self, me: Participant, deadline: Deadline) -> None:
-        """See that this thread has a slot, and that nothing is left to be settled in it."""
+        """See that this thread has a slot, and that nothing is left to be settled in it.
+
+        Raises LockTimeout when the guard is not to be had before the deadline.
+        """
         if me.number < 0:
             self._claim(me, deadline)
         elif self.words[me.base + ABANDONED]:
-            self.guard.run(Deadline.after(GRACE), self.state.settle, me.number)
+            self.guard.run(deadline, self.state.settle, me.number)
 
     def me(self) -> Participant:
         """The calling thread, with or without a slot."""

@@ -7,14 +7,16 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import shmlock
-from shmlock._engine.modes import MODE_BITS, WRITE
+from shmlock._engine.modes import MODE_BITS, SEEK, WRITE
 from shmlock._kernel import parker, shm
+from shmlock._kernel.deadline import Deadline
 from shmlock._segment.layout import WANT
+from shmlock.errors import LockTimeout
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.conftest import Peer, Start
+    from tests.conftest import Child, Peer, Start
 
 
 @pytest.fixture
@@ -77,3 +79,68 @@ def test_a_grant_that_comes_while_we_look_is_taken(lock: shmlock.RWLock) -> None
     assert engine._wait(me, WRITE, deadline) is True
     assert naps
     assert min(naps) >= 0
+
+
+class Over:
+    """A deadline that is over at the moment when somebody else lets us in."""
+
+    waits = True
+
+    def __init__(self, child: Child) -> None:
+        self._child = child
+
+    def left(self) -> float:
+        """Nothing; but the lock is ours by now."""
+        self._child.say("leave")
+        assert self._child.hear() == "left"
+        return 0.0
+
+    def passed(self) -> bool:
+        """Only asked while the guard is not to be had."""
+        return True
+
+
+@pytest.mark.parametrize("where", ["at the last look at the clock", "while the guard is waited for"])
+@pytest.mark.parametrize("mode", ["reader", "seeker", "writer", "upgrade"])
+def test_a_grant_that_comes_when_the_time_is_over_is_taken(
+    name: str, start: Start, monkeypatch: pytest.MonkeyPatch, mode: str, where: str
+) -> None:
+    """Whoever is let in after the last look, and before it gives up, has the lock and is told so: no ghost holds it."""
+
+    def hold(peer: Peer) -> None:
+        theirs = shmlock.SeekLock(name)
+        with theirs.reader if mode == "upgrade" else theirs.writer:
+            peer.say("in")
+            peer.hear()
+        peer.say("left")
+        peer.hear()
+
+    lock = shmlock.SeekLock(name)
+    engine = lock._engine
+    if mode == "upgrade":
+        lock.seeker.acquire()
+    child = start(hold)
+    assert child.hear() == "in"
+    over = Over(child)
+    deadline: Any = over
+    if where == "while the guard is waited for":
+        deadline = Deadline.after(30)
+
+        def not_to_be_had(*_: object) -> bool:
+            over.left()
+            raise LockTimeout("the guard")
+
+        monkeypatch.setattr(engine, "_wait", not_to_be_had)
+    if mode == "reader":
+        engine.prepare()
+        assert engine.acquire_read(deadline)
+        lock.reader.release()
+    elif mode == "upgrade":
+        assert engine.upgrade(deadline)
+        lock.write_to_seek()
+        lock.seeker.release()
+    else:
+        assert engine.acquire({"seeker": SEEK, "writer": WRITE}[mode], deadline)
+        getattr(lock, mode).release()
+    assert "free" in repr(lock)
+    lock.close()
