@@ -146,11 +146,14 @@ class Membership:
         return deaths
 
     def depart(self, me: Participant) -> None:
-        """The calling thread ends: free its slot. A hold that it leaves behind is for the others to evict."""
+        """The calling thread ends: free its slot. A hold that it leaves behind is for the others to evict.
+
+        So is the slot, if the guard is not to be had: a process that is stopped in it must not keep others from ending.
+        """
         words = self.words
         holds = words[me.base + READS] or words[me.base + WANT] or me.number + 1 in {words[WRITER], words[SEEKER]}
         if me.is_caller() and me.present and not holds and not me.busy:
-            self._aside(me, self._give_up, [me])
+            self._aside(me, self._give_up, [me], deadline=Deadline.after(GRACE))
 
     def leave(self) -> None:
         """Give up all that this process's threads hold here, and their slots."""
