@@ -22,7 +22,7 @@ from shmlock._engine.state import State
 from shmlock._kernel import parker, process
 from shmlock._kernel.deadline import FOREVER, Deadline
 from shmlock._kernel.membarrier import Fences
-from shmlock._segment import participants
+from shmlock._segment import noise, participants
 from shmlock._segment.layout import ABANDONED, HIGH_WATER, READS, SEEKER, WANT, WRITER
 from shmlock.errors import LockTimeout, ParticipantsExhausted, WouldDeadlock
 
@@ -78,12 +78,13 @@ class Membership:
                 me.busy = False
                 if me.number >= 0 and not self.words[me.base + ABANDONED]:
                     me.at = me.base + READS
-        except BaseException:
+        except BaseException as error:
             if me.asked:
                 me.at = None
                 self.words[me.base + ABANDONED] = me.asked
                 with suppress(LockTimeout):
                     self._slowly(_index_of_reads)  # settles it first
+            noise.check(self.segment.name, error)
             raise
 
     def _check_idle(self) -> None:
@@ -172,6 +173,9 @@ class Membership:
         me.busy = True
         try:
             return self.guard.run(deadline, action, *args)
+        except BaseException as error:
+            noise.check(self.segment.name, error)
+            raise
         finally:
             me.busy = False
             me.at = at if me.present else None
