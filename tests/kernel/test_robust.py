@@ -14,6 +14,7 @@ import pytest
 
 import shmlock
 from shmlock._kernel import robust, shm
+from tests.surroundings import in_namespace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -295,38 +296,6 @@ def test_links_of_what_is_not_held(mutex: int, start: Start) -> None:
 
 
 # --- pid namespaces
-
-CLONE_NEWPID = 0x2000_0000
-
-
-def in_namespace(start: Start, function: Callable[[Peer], None]) -> tuple[Child, int]:
-    """Run the function in the first process, and so thread 1, of a new pid namespace; skip where there is none.
-
-    The child that it is a child of, and its pid here.
-    """
-
-    def unshare(peer: Peer) -> None:
-        if ctypes.CDLL(None, use_errno=True).unshare(CLONE_NEWPID):
-            peer.say(os.strerror(ctypes.get_errno()))
-            return
-        told, tell = os.pipe()
-        pid = os.fork()
-        if not pid:
-            os.read(told, 1)  # what it says comes after its pid
-            function(peer)
-            return
-        peer.say(pid)
-        os.write(tell, b"x")
-        os.waitpid(pid, 0)
-        peer.say("it has ended")
-
-    if os.geteuid() != 0:
-        pytest.skip("only root can make a pid namespace")
-    child = start(unshare)
-    refusal = child.hear()
-    if isinstance(refusal, str):
-        pytest.skip(f"no pid namespace is to be had: {refusal}")
-    return child, refusal
 
 
 def test_across_pid_namespaces(mutex: int, start: Start) -> None:
