@@ -1,6 +1,6 @@
-"""A process that is stopped where everybody has to pass, in the guard. It lives: nothing is taken from it.
+"""A process that is stopped: in a hold, or where everybody has to pass, in the guard. Nothing is taken from it.
 
-What the others do meanwhile is in `test_recovery.py`; here is how they end.
+What the others can do meanwhile is in `test_recovery.py`; here is how they look, reap and end, and how it goes on.
 """
 
 from __future__ import annotations
@@ -9,6 +9,8 @@ import subprocess
 import sys
 import threading
 from typing import TYPE_CHECKING
+
+import pytest
 
 import shmlock
 from shmlock._kernel.deadline import FOREVER
@@ -50,6 +52,54 @@ def goes_on(child: Child) -> None:
     child.cont()
     child.say("go on")
     assert child.hear() == "went on"
+
+
+def test_looking_and_reaping(name: str, start: Start) -> None:
+    """Who looks needs no guard; who reaps, though there is one to reap, gives up at its time, and can do it later."""
+    lock = shmlock.RWLock(name)
+
+    def die(peer: Peer) -> None:
+        shmlock.RWLock(name).reader.acquire()
+        peer.say("in")
+        peer.hear()
+
+    dead = start(die)
+    dead.hear()
+    child = stopped_inside(name, start)
+    dead.kill()
+    assert "reading" in repr(lock)
+    assert lock.statistics().evictions == 0
+    with pytest.raises(shmlock.LockTimeout):
+        lock.reap(0.05)
+    goes_on(child)
+    assert lock.reap(HANG) == 1
+
+
+def test_a_late_release(name: str, start: Start) -> None:
+    """A holder that was stopped until others gave up leaves late: the next one is in then, and stays in alone."""
+    lock = shmlock.RWLock(name)
+
+    def hold(peer: Peer) -> None:
+        ours = shmlock.RWLock(name)
+        ours.writer.acquire()
+        peer.say("in")
+        peer.hear()
+        ours.writer.release()
+        with pytest.raises(shmlock.NotHeld):
+            ours.writer.release()
+        peer.say(ours.reader.acquire(timeout=0.05))
+
+    child = start(hold)
+    assert child.hear() == "in"
+    child.stop()
+    assert not lock.writer.acquire(timeout=0.3)
+    child.cont()
+    child.say("leave")
+    assert lock.writer.acquire(timeout=HANG)
+    assert not lock.writer.owner_died
+    assert child.hear() is False
+    lock.writer.release()
+    assert child.join() == 0
 
 
 def test_a_program_ends(name: str, start: Start) -> None:
