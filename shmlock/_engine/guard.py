@@ -101,21 +101,31 @@ class Guard:
             result = action(*args)
             words[DIRTY] = 0
             woken = state.woken
+            if words[_BEFORE] != before or words[_AFTER] != after:
+                maybe_ours = self._can_be_left(before, after)
         except BaseException:
             # Had the last owner died and the exception come before we knew, an unlock would brick the mutex.
             if maybe_ours:
                 consistent(address)
+                maybe_ours = self._can_be_left(before, after)
             raise
         finally:
             if maybe_ours:
-                # Other links than before: a latch was taken or left meanwhile. Or somebody else has written there.
-                if before is None or (words[_BEFORE] == before and words[_AFTER] == after) or linked(address):
-                    unlock_block(mutex)
-                else:
-                    words[_KIND] = 0
+                unlock_block(mutex)
         if woken:
             self._wake(woken)
         return result
+
+    def _can_be_left(self, before: int | None, after: int | None) -> bool:
+        """Whether unlocking follows the right links: those that it had when it was taken, or that its neighbours have.
+
+        They are others when a latch was taken or left meanwhile. Or somebody else has written there.
+        """
+        words = self._words
+        if before is None or (words[_BEFORE] == before and words[_AFTER] == after) or linked(self._address):
+            return True
+        words[_KIND] = 0
+        return False
 
     def _check(self, status: int, deadline: Deadline) -> None:
         """Raise if there is no point in waiting on."""
