@@ -15,7 +15,7 @@ import threading
 import time
 import zlib
 from dataclasses import dataclass
-from errno import EBUSY, EOWNERDEAD
+from errno import EBUSY, EINVAL, EOWNERDEAD, ETIMEDOUT
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
 from shmlock._engine.bias import Reader
@@ -330,6 +330,7 @@ class _Seat:
     """The robust mutex that makes one thread the updater."""
 
     def __init__(self, segment: Segment) -> None:
+        self._name = segment.name
         self._address = segment.seat_address
         self._taken_by: tuple[int, int] | None = None
 
@@ -338,7 +339,7 @@ class _Seat:
 
     def take(self, deadline: Deadline) -> bool:
         while not self._is_ours():
-            status = robust.trylock(self._address)
+            status = robust.trylock(self._address) if robust.sound(self._address) else EINVAL
             if status == EBUSY and deadline.waits:
                 status = robust.lock_within(self._address, min(deadline.left(), _SLICE))
             if status == EOWNERDEAD:
@@ -346,6 +347,8 @@ class _Seat:
                 status = 0
             if status == 0:
                 self._taken_by = os.getpid(), threading.get_native_id()
+            elif status not in {EBUSY, ETIMEDOUT}:
+                raise SegmentCorrupt(f"{self._name}: the seat is broken (errno {status}); unlink and create it anew")
             elif deadline.passed():
                 return False
         return True
@@ -353,7 +356,7 @@ class _Seat:
     def leave(self) -> None:
         if self._is_ours():
             self._taken_by = None
-            robust.unlock(self._address)
+            robust.leave(self._address)
 
     def taken(self) -> bool:
         return self._is_ours() or robust.lives(self._address)

@@ -73,6 +73,10 @@ class Peer:
         """Send the parent something that pickles."""
         self._pipe.send((_SAID, what))
 
+    def told(self) -> bool:
+        """Whether there is something to hear."""
+        return self._pipe.poll()
+
     def hear(self, timeout: float = HANG) -> Any:
         """Wait for what the parent says. EOFError when it has ended, TimeoutError when it says nothing."""
         if not self._pipe.poll(timeout):

@@ -22,7 +22,7 @@ from shmlock._engine.state import State
 from shmlock._kernel import parker, process
 from shmlock._kernel.deadline import FOREVER, Deadline
 from shmlock._kernel.membarrier import Fences
-from shmlock._segment import participants
+from shmlock._segment import noise, participants
 from shmlock._segment.layout import ABANDONED, HIGH_WATER, READS, SEEKER, WANT, WRITER
 from shmlock.errors import LockTimeout, ParticipantsExhausted, WouldDeadlock
 
@@ -79,12 +79,13 @@ class Membership:
                 me.busy = False
                 if me.number >= 0 and not self.words[me.base + ABANDONED]:
                     me.at = me.base + READS
-        except BaseException:
+        except BaseException as error:
             if me.asked:
                 me.at = None
                 self.words[me.base + ABANDONED] = me.asked
                 with suppress(LockTimeout):
                     self._slowly(_index_of_reads, deadline=Deadline.after(GRACE))  # settles it first
+            noise.check(self.segment.name, error)
             raise
 
     def _check_idle(self) -> None:
@@ -150,11 +151,14 @@ class Membership:
         return deaths
 
     def depart(self, me: Participant) -> None:
-        """The calling thread ends: free its slot. A hold that it leaves behind is for the others to evict."""
+        """The calling thread ends: free its slot. A hold that it leaves behind is for the others to evict.
+
+        So is the slot, if the guard is not to be had: a process that is stopped in it must not keep others from ending.
+        """
         words = self.words
         holds = words[me.base + READS] or words[me.base + WANT] or me.number + 1 in {words[WRITER], words[SEEKER]}
         if me.is_caller() and me.present and not holds and not me.busy:
-            self._aside(me, self._give_up, [me])
+            self._aside(me, self._give_up, [me], deadline=Deadline.after(GRACE))
 
     def leave(self) -> None:
         """Give up all that this process's threads hold here, and their slots."""
@@ -173,6 +177,9 @@ class Membership:
         me.busy = True
         try:
             return self.guard.run(deadline, action, *args)
+        except BaseException as error:
+            noise.check(self.segment.name, error)
+            raise
         finally:
             me.busy = False
             me.at = at if me.present else None

@@ -21,6 +21,7 @@ from shmlock._segment.layout import (
     REVOCATIONS,
     slot,
 )
+from shmlock._segment.noise import Sound
 
 if TYPE_CHECKING:
     from shmlock._engine.state import Words
@@ -123,13 +124,14 @@ def read_statistics(segment: Segment) -> LockStatistics:
         bank = BANKS[fold & 1]
         total = words[bank : bank + ACCOUNT.size].tolist()
         held = 0
-        for number in range(words[HIGH_WATER]):
-            held += words[slot(number) + READS]
-            if number + 1 == fold >> 1:
-                continue  # in the bank already
-            start = slot(number) + ACCOUNT_AT
-            for offset, value in enumerate(words[start : start + ACCOUNT.size].tolist()):
-                total[offset] = max(total[offset], value) if offset in MAXIMA else total[offset] + value
+        with Sound(segment.name):
+            for number in range(words[HIGH_WATER]):
+                held += words[slot(number) + READS]
+                if number + 1 == fold >> 1:
+                    continue  # in the bank already
+                start = slot(number) + ACCOUNT_AT
+                for offset, value in enumerate(words[start : start + ACCOUNT.size].tolist()):
+                    total[offset] = max(total[offset], value) if offset in MAXIMA else total[offset] + value
         if words[FOLD] == fold:
             break
 

@@ -6,19 +6,28 @@ Every call takes the address of a `pthread_mutex_t` and answers with 0 or an err
     EOWNERDEAD          it is yours, and its owner died inside: call `consistent` before anything else,
                         for an unlock without it makes the mutex ENOTRECOVERABLE for ever
     EPERM               (unlock) it is not yours
+    EINVAL, ...         it is no such mutex any more: somebody else has written there
 
 The type is NORMAL. ERRORCHECK compares thread ids, which are equal in different pid namespaces; RECURSIVE
 lets both of such a pair in; PRIO_INHERIT together with ROBUST aborts the process in glibc's own assertion.
+
+Noise in a mutex can end a process inside the C library, in two ways (found by trying). Another kind leads to other
+code, some of which asserts (tpp.c): so whoever calls looks at the kind first, `sound`. And a mutex that is held is a
+link in a list of its thread's, and unlocking follows its pointers: what is held for long is left with `leave`.
 """
 
 from __future__ import annotations
 
 import ctypes
+import errno
+import functools
+import os
+import sys
 import time
-from errno import EBUSY, EOWNERDEAD, ETIMEDOUT
+from errno import EBUSY, EINVAL, EOWNERDEAD, EPERM, ETIMEDOUT
 from typing import TYPE_CHECKING, Final
 
-from shmlock._kernel.libc import ADDRESS, Timespec, holding_gil, releasing_gil
+from shmlock._kernel.libc import ADDRESS, NAME, Timespec, check_refusal, holding_gil, releasing_gil
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -29,6 +38,12 @@ MUTEX_SPACE: Final = 64  # bytes set aside for a pthread_mutex_t; the largest he
 # robust_list(7): the kernel walks at most ROBUST_LIST_LIMIT (2048) mutexes when a thread ends, and
 # forgets the rest. The threading library has its own claims; stay far away.
 MOST_PER_THREAD: Final = 1024
+
+# Words of a mutex, with glibc and with musl. kind: what it was made as, which never changes. before, after: its links
+# to its neighbours in the list of the thread that holds it, robust_list(7); all of them point to a mutex's `after`.
+KIND, BEFORE, AFTER = 2, 3, 4
+_WORD: Final = 8
+_LINKS: Final = 2 if NAME == "glibc" else 1  # musl's head of the list has no link back
 
 _PTHREAD_PROCESS_SHARED: Final = 1
 _PTHREAD_MUTEX_ROBUST: Final = 1
@@ -95,11 +110,54 @@ def lock_within(address: int, seconds: float) -> int:
 
 
 def lives(address: int) -> bool:
-    """Whether somebody that lives holds the mutex. It is left free and usable when nobody does."""
-    status = trylock(address)
-    if status == EBUSY:
+    """Whether somebody that lives holds the mutex. It is left free and usable when nobody does. Unsure means yes."""
+    status = trylock(address) if sound(address) else EINVAL
+    if status not in {0, EOWNERDEAD}:
         return True
-    if status == EOWNERDEAD:
+    if status:
         consistent(address)
     unlock(address)
     return False
+
+
+# --- noise
+
+
+@functools.cache
+def kind() -> int:
+    """The word KIND of each mutex that `initialise` makes."""
+    mutex = ctypes.create_string_buffer(MUTEX_SPACE)
+    initialise([ctypes.addressof(mutex)])
+    return _load(ctypes.addressof(mutex) + KIND * _WORD)
+
+
+def sound(address: int) -> bool:
+    """Whether what lies there says that it is a mutex of ours. Nothing may be called for one that is not."""
+    return _load(address + KIND * _WORD) == kind()
+
+
+def linked(address: int) -> bool:
+    """Whether the mutex is in the list of the thread that holds it: its neighbours' links lead to it.
+
+    Its own links may lead anywhere, so they are followed by the kernel, which says where there is nothing.
+    """
+    here = address + AFTER * _WORD
+    before, after = (_load(address + word * _WORD) for word in (BEFORE, AFTER))
+    try:
+        with open("/proc/self/mem", "rb", buffering=0) as memory:
+            links = {os.pread(memory.fileno(), _WORD, place) for place in (before, after - _WORD)[:_LINKS]}
+    except OverflowError:
+        return False
+    except OSError as error:
+        check_refusal(error)
+        return error.errno not in {errno.EIO, errno.EINVAL, errno.EFAULT}  # where /proc is not to be had, we believe it
+    return links == {here.to_bytes(_WORD, sys.byteorder)}
+
+
+def leave(address: int) -> int:
+    """`unlock`, also for what has been overwritten meanwhile: that is EPERM as well, and stays as it is."""
+    return unlock(address) if sound(address) and linked(address) else EPERM
+
+
+def _load(address: int) -> int:
+    return ctypes.c_uint64.from_address(address).value

@@ -8,7 +8,7 @@ and across pid namespaces. A stopped process holds its latch: it lives.
 from __future__ import annotations
 
 import threading
-from errno import EBUSY, EOWNERDEAD
+from errno import EINVAL, EOWNERDEAD
 from typing import TYPE_CHECKING
 
 from shmlock._kernel import robust
@@ -90,7 +90,7 @@ def _identify(segment: Segment, number: int, identity: tuple[int, int, int, int]
 def _latch(segment: Segment, number: int) -> bool:
     address = segment.latch_address(number)
     _latches.held.add(address)
-    status = robust.trylock(address)
+    status = robust.trylock(address) if robust.sound(address) else EINVAL
     if status == EOWNERDEAD:
         robust.consistent(address)
     if status not in {0, EOWNERDEAD}:
@@ -102,14 +102,14 @@ def _latch(segment: Segment, number: int) -> bool:
 def unlatch(segment: Segment, number: int) -> bool:
     """Give the latch back; False (EPERM) if the calling thread does not hold it."""
     address = segment.latch_address(number)
-    status = robust.unlock(address)
+    status = robust.leave(address)
     _latches.held.discard(address)
     return not status
 
 
 def still_latched(segment: Segment, number: int) -> bool:
     """Whether a latch that this thread is said to hold is indeed held by somebody who lives."""
-    return robust.trylock(segment.latch_address(number)) == EBUSY
+    return robust.lives(segment.latch_address(number))
 
 
 def is_dead(segment: Segment, number: int) -> bool:
