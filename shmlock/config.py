@@ -336,15 +336,15 @@ class _Seat:
         return self._taken_by == (os.getpid(), threading.get_native_id())
 
     def take(self, deadline: Deadline) -> bool:
-        while not self._is_ours():
-            status = robust.trylock(self._address)
+        us = os.getpid(), threading.get_native_id()
+        while self._taken_by != us:
+            (status,) = robust.tried(self._address)
             if status == EBUSY and deadline.waits:
                 status = robust.lock_within(self._address, min(deadline.left(), _SLICE))
-            if status == EOWNERDEAD:
-                robust.consistent(self._address)
-                status = 0
-            if status == 0:
-                self._taken_by = os.getpid(), threading.get_native_id()
+            if status in {0, EOWNERDEAD}:
+                self._taken_by = us  # before the next call, at which a handler may raise
+                if status:
+                    robust.consistent(self._address)
             elif deadline.passed():
                 return False
         return True

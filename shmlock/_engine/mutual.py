@@ -16,7 +16,8 @@ from shmlock._engine.modes import WRITE
 from shmlock._engine.stats import Account
 from shmlock._kernel import process
 from shmlock._kernel.forks import in_child
-from shmlock._kernel.robust import consistent, lock_within, trylock, unlock
+from shmlock._kernel.interrupts import begins_at_once
+from shmlock._kernel.robust import consistent, lock_within, tried, trylock, unlock
 from shmlock._segment.layout import ACCOUNT, BANKS, OWNER_DEATHS, OWNER_DIED, SEEKER, WRITER, WRITER_SINCE
 from shmlock.errors import NotHeld, SegmentCorrupt, WouldDeadlock
 
@@ -69,7 +70,8 @@ class MutualExclusion:
             # equal thread id in another pid namespace for its own: then the holder's namespace stands here.
             here.holds = False
             if words[SEEKER] in {0, process.pid_namespace()}:
-                consistent(address)
+                if consistent(address) == 0:
+                    self._tell_of_death()  # which has not been done yet
                 unlock(address)
             raise
         return True
@@ -84,9 +86,14 @@ class MutualExclusion:
             status = lock_within(self._address, min(left, _SLICE))
         return status, time.monotonic_ns() - began
 
+    @begins_at_once
     def _note_death(self) -> None:
-        """The mutex is ours, and its last owner died inside."""
+        """The mutex is ours, and its last owner died inside. What tells the others comes before what can be cut off."""
+        self._tell_of_death()
         consistent(self._address)
+
+    @begins_at_once
+    def _tell_of_death(self) -> None:
         self.words[OWNER_DEATHS] += 1
         self.words[OWNER_DIED] = 1
 
@@ -108,13 +115,15 @@ class MutualExclusion:
 
     def locked(self) -> bool:
         """Whether somebody who lives holds it."""
-        status = trylock(self._address)
-        if status == EBUSY:
-            return True
-        if status == EOWNERDEAD:
-            self._note_death()
-        unlock(self._address)
-        return False
+        status = EBUSY
+        try:
+            (status,) = tried(self._address)
+            if status == EOWNERDEAD:
+                self._note_death()
+        finally:
+            if status != EBUSY:
+                unlock(self._address)
+        return status == EBUSY
 
     def holds(self) -> bool:
         """Whether the calling thread does."""

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final
 from shmlock._kernel.libc import ADDRESS, Timespec, holding_gil, releasing_gil
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
 
     Block = ctypes.Array[ctypes.c_char]
 
@@ -71,35 +71,49 @@ def _check(status: int) -> None:
         raise OSError(status, "a robust, process-shared mutex can't be made here")
 
 
+def tried(address: int) -> Iterator[int]:
+    """As `trylock`, but that no signal handler runs before its status is known: `(status,) = tried(address)`.
+
+    The call into C is made by the unpacking, after which CPython does not look for signals, and not by a call of
+    Python's, after which it does. So a `finally` knows what it has to unlock, without trying what another one may hold.
+    """
+    return map(trylock, (address,))
+
+
 def lock_within(address: int, seconds: float) -> int:
-    """Wait for the mutex, giving the GIL away: 0, EOWNERDEAD or ETIMEDOUT.
+    """Wait for the mutex, giving the GIL away: 0, EOWNERDEAD or ETIMEDOUT. Whoever gets it, knows: see `tried`.
 
     The clock is the monotonic one. `pthread_mutex_timedlock` goes by the wall clock, where a step back of
     an hour makes 20 ms an hour; where nothing better exists we would rather knock every millisecond.
     """
     if _HAS_CLOCKLOCK:
         until = Timespec.from_ns(time.monotonic_ns() + int(seconds * 1e9))
-        status = _clocklock(address, time.CLOCK_MONOTONIC, ctypes.byref(until))
+        (status,) = map(_clocklock, (address,), (time.CLOCK_MONOTONIC,), (ctypes.byref(until),))  # see `tried`
         if status != ETIMEDOUT:
             return status
         # glibc leaves the mutex noted as our pending operation when the time is over; were we killed now, the
         # kernel would look at it, and take an equal thread id in another pid namespace for ours. Trying clears it.
-        status = trylock(address)
+        (status,) = tried(address)
         return ETIMEDOUT if status == EBUSY else status
     end = time.monotonic() + seconds
-    while (status := trylock(address)) == EBUSY:
+    (status,) = tried(address)
+    while status == EBUSY:
         if time.monotonic() >= end:
             return ETIMEDOUT
         time.sleep(0.001)
+        (status,) = tried(address)
     return status
 
 
 def lives(address: int) -> bool:
     """Whether somebody that lives holds the mutex. It is left free and usable when nobody does."""
-    status = trylock(address)
-    if status == EBUSY:
-        return True
-    if status == EOWNERDEAD:
-        consistent(address)
-    unlock(address)
-    return False
+    status = EBUSY
+    try:
+        (status,) = tried(address)
+        if status == EOWNERDEAD:
+            consistent(address)
+    finally:
+        # Or a handler that raised would leave it to this thread, which lives: nobody would ever see the death.
+        if status != EBUSY:
+            unlock(address)
+    return status == EBUSY

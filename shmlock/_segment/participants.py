@@ -8,7 +8,7 @@ and across pid namespaces. A stopped process holds its latch: it lives.
 from __future__ import annotations
 
 import threading
-from errno import EBUSY, EOWNERDEAD
+from errno import EOWNERDEAD
 from typing import TYPE_CHECKING
 
 from shmlock._kernel import robust
@@ -102,14 +102,29 @@ def _latch(segment: Segment, number: int) -> bool:
 def unlatch(segment: Segment, number: int) -> bool:
     """Give the latch back; False (EPERM) if the calling thread does not hold it."""
     address = segment.latch_address(number)
-    status = robust.unlock(address)
-    _latches.held.discard(address)
-    return not status
+    held = _latches.held
+    if address not in held:
+        return False
+    held -= {address}  # not by a call, so that no handler runs between this and the unlock
+    return not robust.unlock(address)
+
+
+def is_of(segment: Segment, number: int, identity: tuple[int, int, int, int]) -> bool:
+    """Whether the slot is in use by a thread of the process that this `process.identity()` is of.
+
+    A thread that ended with a hold was evicted by whoever waited for it, and its slot may be a stranger's by now.
+    """
+    words = segment.words
+    base = slot(number)
+    pid, _, started, namespace = identity
+    return bool(words[base + IN_USE]) and (words[base + PID], words[base + STARTED], words[base + NAMESPACE]) == (
+        pid, started, namespace,
+    )  # fmt: skip
 
 
 def still_latched(segment: Segment, number: int) -> bool:
     """Whether a latch that this thread is said to hold is indeed held by somebody who lives."""
-    return robust.trylock(segment.latch_address(number)) == EBUSY
+    return robust.lives(segment.latch_address(number))
 
 
 def is_dead(segment: Segment, number: int) -> bool:
