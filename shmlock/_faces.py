@@ -49,10 +49,7 @@ class Policy:
                 self.chosen(self._lock) if self._takes_lock else self.chosen()
                 self._engine.vouch()
         except BaseException:
-            if give_up is None:
-                self._engine.release_write(vouch=False)
-            else:
-                give_up()
+            self._surely(give_up or self._give_up_write, WRITER)
             raise
 
     def reading(self, reader: Reader) -> None:
@@ -76,8 +73,24 @@ class Policy:
                 self.writing()
                 self._engine.write_to_seek(vouch=True)
         except BaseException:
-            self._engine.end(SEEK, vouch=False)
+            self._surely(self._give_up_seek, SEEKER)
             raise
+
+    @begins_at_once
+    def _surely(self, give_up: Callable[[], None], word: int) -> None:
+        """Also when it is interrupted before it began."""
+        try:
+            give_up()
+        except BaseException:
+            if self._engine.holds(word):
+                give_up()
+            raise
+
+    def _give_up_write(self) -> None:
+        self._engine.release_write(vouch=False)
+
+    def _give_up_seek(self) -> None:
+        self._engine.end(SEEK, vouch=False)
 
     def _unmended(self) -> OwnerDied:
         return OwnerDied(f"{self._lock.name}: a writer was killed inside, and nobody has mended the data")

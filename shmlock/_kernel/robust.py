@@ -72,7 +72,7 @@ def _check(status: int) -> None:
 
 
 def tried(address: int) -> Iterator[int]:
-    """As `trylock`, but that no signal handler runs before its status is known: `(status,) = tried(address)`.
+    """As `trylock`, but that no signal handler runs before its status is known; for `(status,) = ...`.
 
     The call into C is made by the unpacking, after which CPython does not look for signals, and not by a call of
     Python's, after which it does. So a `finally` knows what it has to unlock, without trying what another one may hold.

@@ -90,8 +90,8 @@ def _identify(segment: Segment, number: int, identity: tuple[int, int, int, int]
 def _latch(segment: Segment, number: int) -> bool:
     address = segment.latch_address(number)
     _latches.held.add(address)
-    status = robust.trylock(address)
-    if status == EOWNERDEAD:
+    (status,) = robust.tried(address)
+    if status == EOWNERDEAD:  # at once: an unlock without it, in `abort`, would make the latch useless for ever
         robust.consistent(address)
     if status not in {0, EOWNERDEAD}:
         _latches.held.discard(address)

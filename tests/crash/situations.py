@@ -634,8 +634,8 @@ LOCKS: dict[str, Maker] = {
     "after a death: mended": after_a_death(mended, nothing),
     "after a death: mended, by a function of the lock": after_a_death(mended, lambda _: None),
     "after a death: vouched for": after_a_death(vouched, "flag"),
-    **{f"a dead {mode}: {use.__name__}": beside_the_dead(mode, use)
-       for mode in ("reader", "seeker", "writer") for use in (uses.write, uses.seek)},
+    "a dead reader: write": beside_the_dead("reader", uses.write),
+    "a dead seeker: seek": beside_the_dead("seeker", uses.seek),
     "a dead writer: read": beside_the_dead("writer", uses.read),
     "half a change": after_half_a_change(uses.write),
     **{f"granted by a {held}: {use.__name__}": granted(held, use)

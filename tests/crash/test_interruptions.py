@@ -13,6 +13,7 @@ import gc
 import random
 import signal
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -136,7 +137,7 @@ def test_a_signal_at_the_very_end_of_a_with(name: str, use: str, statistics: Any
 
     def once() -> None:
         with mode:
-            -trip
+            _ = -trip
             if ends == "with an error":
                 raise KeyError
 
@@ -144,10 +145,8 @@ def test_a_signal_at_the_very_end_of_a_with(name: str, use: str, statistics: Any
         pass
     before = signal.signal(signal.SIGUSR1, handler)
     try:
-        try:
+        with suppress(KeyError):
             once()
-        except KeyError:
-            pass
         time.monotonic()  # CPython looks for signals now, if it has not before
     except Interrupted:
         pass
@@ -168,7 +167,7 @@ def test_a_mutex_is_free_after_a_signal_at_the_very_end_of_its_with(name: str) -
 
     def once() -> None:
         with mutex:
-            -trip
+            _ = -trip
 
     before = signal.signal(signal.SIGUSR1, handler)
     try:
