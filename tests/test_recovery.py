@@ -495,3 +495,32 @@ def test_the_dead_are_counted_once(lock: shmlock.RWLock, start: Start) -> None:
     seen = lock.statistics()
     assert (seen.write.locks, seen.write.unlocks, seen.evictions) == (200, 200, 20)
     assert all(lock._words[slot(number) + READS] == 0 for number in range(16))
+
+
+def test_a_close_keeps_its_hands_off_a_slot_that_is_another_s_by_now(name: str, start: Start) -> None:
+    """A thread ended with a hold, was evicted, and its slot is a stranger's: what that one holds is not given up."""
+    lock = shmlock.RWLock(name, max_participants=3)
+    with lock.reader:
+        pass
+    thread = threading.Thread(target=lock.writer.acquire)
+    thread.start()
+    thread.join()
+
+    def take_over(peer: Peer) -> None:
+        ours = shmlock.RWLock(name)
+        assert ours.reap() == 1
+        assert ours.writer.acquire(timeout=30)
+        peer.say("in")
+        peer.hear()
+        assert ours._engine.holds(WRITER)
+        ours.writer.release()
+
+    stranger = start(take_over)
+    assert stranger.hear() == "in"
+    assert lock._words[WRITER] == 2, "the slot that the thread had"
+    lock.close()
+    with shmlock.RWLock(name) as again:
+        assert again._words[WRITER] == 2
+        assert not again.writer.acquire(timeout=0.02)
+        stranger.say("leave")
+        assert stranger.join() == 0

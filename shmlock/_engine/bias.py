@@ -37,6 +37,7 @@ import threading
 from typing import TYPE_CHECKING, Any, Self
 
 from shmlock._kernel.deadline import FOREVER, Deadline
+from shmlock._kernel.interrupts import begins_at_once
 from shmlock._segment import noise
 from shmlock._segment.layout import GATE, OWNER_DIED
 from shmlock.errors import LockTimeout
@@ -124,6 +125,7 @@ class Reader:
             noise.check(self._engine.segment.name, error)
             raise
 
+    @begins_at_once
     def __exit__(self, kind: object, value: object, traceback: object) -> None:
         words = self._words
         try:
@@ -143,7 +145,13 @@ class Reader:
         if words[GATE] and not depth:
             self._engine.left_read()
 
+    @begins_at_once
     def release(self) -> None:
         """Leave. Raises NotHeld when this thread, in this process, does not read."""
-        self._engine.check_reads()
+        try:
+            reads = self._words[self._here.me.at] > 0
+        except (AttributeError, TypeError):
+            reads = False
+        if not reads:
+            self._engine.check_reads()
         self.__exit__(None, None, None)

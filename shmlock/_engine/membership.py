@@ -9,7 +9,6 @@ the mark stays, and the next one to look under the guard carries it out.
 from __future__ import annotations
 
 import functools
-import os
 import sys
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, TypeVar, TypeVarTuple
@@ -134,8 +133,7 @@ class Membership:
         """Under the guard: a free slot; else one of the dead's; else a new one at the end of the table."""
         segment = self.segment
         deaths: list[Death] = []
-        if me.claiming >= 0:  # the last attempt was interrupted
-            participants.abort(segment, me.claiming)
+        self._abort_claim(me)
         claim = functools.partial(participants.claim, segment, identity, ours=ours, trying=me.trying)
         number = claim(limit=self.words[HIGH_WATER])
         if number is None:
@@ -150,6 +148,12 @@ class Membership:
         me.claimed(number, self.words)
         return deaths
 
+    def _abort_claim(self, me: Participant) -> None:
+        """Under the guard: free what an attempt that was interrupted may have taken."""
+        if me.claiming >= 0:
+            participants.abort(self.segment, me.claiming)
+            me.claiming = -1
+
     def depart(self, me: Participant) -> None:
         """The calling thread ends: free its slot. A hold that it leaves behind is for the others to evict.
 
@@ -158,16 +162,19 @@ class Membership:
         words = self.words
         holds = words[me.base + READS] or words[me.base + WANT] or me.number + 1 in {words[WRITER], words[SEEKER]}
         if me.is_caller() and me.present and not holds and not me.busy:
-            self._aside(me, self._give_up, [me], deadline=Deadline.after(GRACE))
+            self._aside(me, self._give_up, me, [me], deadline=Deadline.after(GRACE))
 
     def leave(self) -> None:
         """Give up all that this process's threads hold here, and their slots."""
-        pid = os.getpid()
-        leaving = [
-            mine for mine in self._participants.values() if mine.pid == pid and mine.present and mine.number >= 0
-        ]
-        self._aside(self.me(), self._give_up, leaving)
-        self.here = Here()
+        me = self.me()
+        if me.busy:
+            self._check_idle()
+        # First, so that nobody who opens it anew, in this moment or after an interruption, goes on with a slot that has
+        # been given up.
+        left, self.here = self.here, Here()
+        leaving = [mine for mine in self._participants.values() if mine.number >= 0]
+        self._aside(me, self._give_up, me, leaving)
+        left.__dict__.clear()  # only now, for what its finalizer is interrupted by is lost
 
     def _aside(self, me: Participant, action: Callable[[*Ts], T], *args: *Ts, deadline: Deadline = FOREVER) -> T:
         """Run an action under the guard for which the calling thread needs no slot."""
@@ -184,17 +191,20 @@ class Membership:
             me.busy = False
             me.at = at if me.present else None
 
-    def _give_up(self, leaving: list[Participant]) -> None:
+    def _give_up(self, caller: Participant, leaving: list[Participant]) -> None:
         """Under the guard. A latch can only be given back by the thread that holds it."""
+        identity = process.identity()
+        self._abort_claim(caller)
         for mine in leaving:
             mine.present = False
-            if self.parting is not None:
-                self.parting(mine.number)
-            self.state.clear(mine.number, died=False)
-            self.state.depart(mine.number)
+            if participants.is_of(self.segment, mine.number, identity):
+                if self.parting is not None:
+                    self.parting(mine.number)
+                self.state.clear(mine.number, died=False)
+                self.state.depart(mine.number)
             if mine.is_caller():
-                self._participants.pop(mine.number, None)
                 participants.unlatch(self.segment, mine.number)
+                self._participants.pop(mine.number, None)
         self.state.decide()
 
     def forget(self) -> None:

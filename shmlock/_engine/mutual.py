@@ -16,6 +16,7 @@ from shmlock._engine.modes import WRITE
 from shmlock._engine.stats import Account
 from shmlock._kernel import process
 from shmlock._kernel.forks import in_child
+from shmlock._kernel.interrupts import begins_at_once
 from shmlock._kernel.robust import (
     AFTER,
     BEFORE,
@@ -24,6 +25,7 @@ from shmlock._kernel.robust import (
     kind,
     linked,
     lock_within,
+    tried,
     trylock,
     unlock,
 )
@@ -85,7 +87,8 @@ class MutualExclusion:
             # equal thread id in another pid namespace for its own: then the holder's namespace stands here.
             here.holds = False
             if words[SEEKER] in {0, process.pid_namespace()} and words[_KIND] == self._kind:
-                consistent(address)
+                if consistent(address) == 0:
+                    self._tell_of_death()  # which has not been done yet
                 unlock(address)
             noise.check(self.segment.name, error)
             raise
@@ -110,9 +113,14 @@ class MutualExclusion:
             status = lock_within(self._address, min(left, _SLICE))
         return status, time.monotonic_ns() - began
 
+    @begins_at_once
     def _note_death(self) -> None:
-        """The mutex is ours, and its last owner died inside."""
+        """The mutex is ours, and its last owner died inside. What tells the others comes before what can be cut off."""
+        self._tell_of_death()
         consistent(self._address)
+
+    @begins_at_once
+    def _tell_of_death(self) -> None:
         self.words[OWNER_DEATHS] += 1
         self.words[OWNER_DIED] = 1
 
@@ -140,17 +148,18 @@ class MutualExclusion:
 
     def locked(self) -> bool:
         """Whether somebody who lives holds it."""
-        status = trylock(self._address) if self.words[_KIND] == self._kind else EINVAL
-        if status == EBUSY:
-            return True
-        if status not in {0, EOWNERDEAD}:
-            raise self._broken(status)
+        status = EINVAL
         try:
-            if status:
+            if self.words[_KIND] == self._kind:
+                (status,) = tried(self._address)
+            if status == EOWNERDEAD:
                 self._note_death()
         finally:
-            unlock(self._address)
-        return False
+            if status in {0, EOWNERDEAD}:
+                unlock(self._address)
+        if status not in {0, EBUSY, EOWNERDEAD}:
+            raise self._broken(status)
+        return status == EBUSY
 
     def holds(self) -> bool:
         """Whether the calling thread does."""

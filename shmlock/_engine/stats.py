@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from shmlock._engine.modes import READ, SEEK, UPGRADE, WRITE
+from shmlock._kernel.interrupts import begins_at_once
 from shmlock._segment.layout import (
     ACCOUNT,
     ACCOUNT_AT,
@@ -51,9 +52,11 @@ class Account:
         self._words = words
         self._at = at
 
+    @begins_at_once
     def locked(self, mode: int) -> None:
         self._words[self._at + _FIRST[mode]] += 1
 
+    @begins_at_once
     def unlocked(self, mode: int) -> None:
         self._words[self._at + _FIRST[mode] + _UNLOCKS] += 1
 

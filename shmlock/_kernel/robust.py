@@ -13,7 +13,7 @@ lets both of such a pair in; PRIO_INHERIT together with ROBUST aborts the proces
 
 Noise in a mutex can end a process inside the C library, in two ways (found by trying). Another kind leads to other
 code, some of which asserts (tpp.c): so whoever calls looks at the kind first, `sound`. And a mutex that is held is a
-link in a list of its thread's, and unlocking follows its pointers: what is held for long is left with `leave`.
+link in a list of its thread's, and unlocking follows its pointers: so whoever leaves one looks at them first, `can_be_left`.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ import functools
 import os
 import sys
 import time
-from errno import EBUSY, EINVAL, EOWNERDEAD, EPERM, ETIMEDOUT
+from errno import EBUSY, EINVAL, EOWNERDEAD, ETIMEDOUT
 from typing import TYPE_CHECKING, Final
 
 from shmlock._kernel.libc import ADDRESS, NAME, Timespec, check_refusal, holding_gil, releasing_gil
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
 
     Block = ctypes.Array[ctypes.c_char]
 
@@ -86,38 +86,53 @@ def _check(status: int) -> None:
         raise OSError(status, "a robust, process-shared mutex can't be made here")
 
 
+def tried(address: int) -> Iterator[int]:
+    """As `trylock`, but that no signal handler runs before its status is known; for `(status,) = ...`.
+
+    The call into C is made by the unpacking, after which CPython does not look for signals, and not by a call of
+    Python's, after which it does. So a `finally` knows what it has to unlock, without trying what another one may hold.
+    """
+    return map(trylock, (address,))
+
+
 def lock_within(address: int, seconds: float) -> int:
-    """Wait for the mutex, giving the GIL away: 0, EOWNERDEAD or ETIMEDOUT.
+    """Wait for the mutex, giving the GIL away: 0, EOWNERDEAD or ETIMEDOUT. Whoever gets it, knows: see `tried`.
 
     The clock is the monotonic one. `pthread_mutex_timedlock` goes by the wall clock, where a step back of
     an hour makes 20 ms an hour; where nothing better exists we would rather knock every millisecond.
     """
     if _HAS_CLOCKLOCK:
         until = Timespec.from_ns(time.monotonic_ns() + int(seconds * 1e9))
-        status = _clocklock(address, time.CLOCK_MONOTONIC, ctypes.byref(until))
+        (status,) = map(_clocklock, (address,), (time.CLOCK_MONOTONIC,), (ctypes.byref(until),))  # see `tried`
         if status != ETIMEDOUT:
             return status
         # glibc leaves the mutex noted as our pending operation when the time is over; were we killed now, the
         # kernel would look at it, and take an equal thread id in another pid namespace for ours. Trying clears it.
-        status = trylock(address)
+        (status,) = tried(address)
         return ETIMEDOUT if status == EBUSY else status
     end = time.monotonic() + seconds
-    while (status := trylock(address)) == EBUSY:
+    (status,) = tried(address)
+    while status == EBUSY:
         if time.monotonic() >= end:
             return ETIMEDOUT
         time.sleep(0.001)
+        (status,) = tried(address)
     return status
 
 
 def lives(address: int) -> bool:
     """Whether somebody that lives holds the mutex. It is left free and usable when nobody does. Unsure means yes."""
-    status = trylock(address) if sound(address) else EINVAL
-    if status not in {0, EOWNERDEAD}:
-        return True
-    if status:
-        consistent(address)
-    unlock(address)
-    return False
+    status = EINVAL
+    try:
+        if sound(address):
+            (status,) = tried(address)
+        if status == EOWNERDEAD:
+            consistent(address)
+    finally:
+        # Or a handler that raised would leave it to this thread, which lives: nobody would ever see the death.
+        if status in {0, EOWNERDEAD}:
+            unlock(address)
+    return status not in {0, EOWNERDEAD}
 
 
 # --- noise
@@ -154,9 +169,9 @@ def linked(address: int) -> bool:
     return links == {here.to_bytes(_WORD, sys.byteorder)}
 
 
-def leave(address: int) -> int:
-    """`unlock`, also for what has been overwritten meanwhile: that is EPERM as well, and stays as it is."""
-    return unlock(address) if sound(address) and linked(address) else EPERM
+def can_be_left(address: int) -> bool:
+    """Whether nothing stands in the way of an unlock by the thread that holds it."""
+    return sound(address) and linked(address)
 
 
 def _load(address: int) -> int:
