@@ -13,7 +13,8 @@ lets both of such a pair in; PRIO_INHERIT together with ROBUST aborts the proces
 
 Noise in a mutex can end a process inside the C library, in two ways (found by trying). Another kind leads to other
 code, some of which asserts (tpp.c): so whoever calls looks at the kind first, `sound`. And a mutex that is held is a
-link in a list of its thread's, and unlocking follows its pointers: so whoever leaves one looks at them first, `can_be_left`.
+link in a list of its thread's, and unlocking follows its pointers: so whoever leaves one looks there first,
+`can_be_left`.
 """
 
 from __future__ import annotations
