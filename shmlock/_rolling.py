@@ -26,6 +26,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 from shmlock._hdr import Scale
+from shmlock._segment.layout import MOST_PARTICIPANTS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -305,7 +306,6 @@ class Table:
         self._payload = payload
         self.words = payload.cast("Q")
         self.counts = payload.cast("I")
-        self._shards = (len(self.words) * _WORD - _LINE) // geometry.shard_size - 2
 
     def shard(self, number: int) -> Shard:
         """The one of a slot."""
@@ -379,4 +379,4 @@ class Table:
         return sum(self.words[start // _WORD + _SUM] for start in self._used_shards())
 
     def _used_shards(self) -> Iterable[int]:
-        return (self._start(2 + number) for number in range(min(self.words[USED], self._shards)))  # more are noise
+        return (self._start(2 + number) for number in range(min(self.words[USED], MOST_PARTICIPANTS)))

@@ -259,11 +259,13 @@ class RTMetrics(Handle, _Readings):
 
     def totals(self) -> dict[int, int]:
         """How many of each status code since creation, by code: what never grows old, nor is reset; zeros left out."""
-        return self._table.totals()
+        with Sound(self._name):
+            return self._table.totals()
 
     def latency_sum(self) -> float:
         """The latencies of all that was recorded since creation, in seconds."""
-        return self._table.microseconds() / 1e6
+        with Sound(self._name):
+            return self._table.microseconds() / 1e6
 
     def counter_window_size(self) -> float:
         """The time that the counts are of, in seconds."""

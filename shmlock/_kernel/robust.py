@@ -23,12 +23,11 @@ import ctypes
 import errno
 import functools
 import os
-import sys
 import time
 from errno import EBUSY, EINVAL, EOWNERDEAD, ETIMEDOUT
 from typing import TYPE_CHECKING, Final
 
-from shmlock._kernel.libc import ADDRESS, NAME, Timespec, check_refusal, holding_gil, releasing_gil
+from shmlock._kernel.libc import ADDRESS, NAME, Timespec, holding_gil, releasing_gil
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -63,8 +62,17 @@ _init = holding_gil.function("pthread_mutex_init", ADDRESS, ADDRESS)
 _attr_init = holding_gil.function("pthread_mutexattr_init", ADDRESS)
 _attr_shared = holding_gil.function("pthread_mutexattr_setpshared", ADDRESS, ctypes.c_int)
 _attr_robust = holding_gil.function("pthread_mutexattr_setrobust", ADDRESS, ctypes.c_int)
+_read_from = holding_gil.function(
+    "process_vm_readv", ctypes.c_int, ADDRESS, ctypes.c_ulong, ADDRESS, ctypes.c_ulong, ctypes.c_ulong
+)
 _clocklock = releasing_gil.function("pthread_mutex_clocklock", ADDRESS, ctypes.c_int, ADDRESS)
 _HAS_CLOCKLOCK: Final = releasing_gil.has("pthread_mutex_clocklock")  # glibc 2.30; not in musl
+
+
+class _Vector(ctypes.Structure):
+    """`struct iovec`."""
+
+    _fields_ = (("base", ctypes.c_uint64), ("size", ctypes.c_size_t))
 
 
 def block(address: int) -> Block:
@@ -159,15 +167,16 @@ def linked(address: int) -> bool:
     """
     here = address + AFTER * _WORD
     before, after = (_load(address + word * _WORD) for word in (BEFORE, AFTER))
-    try:
-        with open("/proc/self/mem", "rb", buffering=0) as memory:
-            links = {os.pread(memory.fileno(), _WORD, place) for place in (before, after - _WORD)[:_LINKS]}
-    except OverflowError:
-        return False
-    except OSError as error:
-        check_refusal(error)
-        return error.errno not in {errno.EIO, errno.EINVAL, errno.EFAULT}  # where /proc is not to be had, we believe it
-    return links == {here.to_bytes(_WORD, sys.byteorder)}
+    return all(_leads(place, here) for place in (before, after - _WORD)[:_LINKS])
+
+
+def _leads(place: int, there: int) -> bool:
+    """Whether the word at `place`, which may be no address at all, is that address."""
+    found = ctypes.c_uint64()
+    ours, theirs = _Vector(ctypes.addressof(found), _WORD), _Vector(place % (1 << 64), _WORD)
+    if _read_from(os.getpid(), ctypes.byref(ours), 1, ctypes.byref(theirs), 1, 0) == _WORD:
+        return found.value == there
+    return ctypes.get_errno() in {errno.EPERM, errno.ENOSYS}  # a sandbox does not let us look: we believe it
 
 
 def can_be_left(address: int) -> bool:

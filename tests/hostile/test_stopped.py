@@ -88,6 +88,8 @@ def test_a_late_release(name: str, start: Start) -> None:
         ours.writer.release()
         with pytest.raises(shmlock.NotHeld):
             ours.writer.release()
+        peer.say("left")
+        peer.hear()
         peer.say(ours.reader.acquire(timeout=0.05))
 
     child = start(hold)
@@ -98,6 +100,8 @@ def test_a_late_release(name: str, start: Start) -> None:
     child.say("leave")
     assert lock.writer.acquire(timeout=HANG)
     assert not lock.writer.owner_died
+    assert child.hear() == "left"
+    child.say("ask")
     assert child.hear() is False
     lock.writer.release()
     assert child.join() == 0
