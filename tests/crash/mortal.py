@@ -65,6 +65,9 @@ class Mortal:
     def __init__(self, view: Any) -> None:
         self._view = view
 
+    def __len__(self) -> int:
+        return len(self._view)
+
     def __getitem__(self, index: Any) -> Any:
         found = self._view[index]
         return Mortal(found) if isinstance(index, slice) else found
