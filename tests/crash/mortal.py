@@ -8,7 +8,6 @@ it, when it is about to post a semaphore, and between any two stores.
 
 from __future__ import annotations
 
-import ctypes
 import functools
 import os
 import signal
@@ -106,11 +105,6 @@ def _step(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def _name(function: Any) -> str:
-    """Of a function of the C library; posix_ipc's semaphores have their own."""
-    return str(getattr(function, "__name__", function))
-
-
 def mortal(last: int) -> None:
     """Make this process one that dies before step `last`, by starting its bookkeeping anew."""
     view, payload, opened = words.view, words.payload, parker.opened
@@ -119,11 +113,11 @@ def mortal(last: int) -> None:
     mutual._mutexes.clear()
     words.view = lambda *where: Mortal(view(*where))  # type: ignore[assignment]
     words.payload = lambda *where: Mortal(payload(*where))  # type: ignore[assignment]
-    of_libc = type(libc.holding_gil.untyped("getpid")).__mro__[1]
+    of_libc: Any = type(libc.holding_gil.untyped("getpid")).__mro__[1]  # the type of all functions of ctypes
     for room in [module for name, module in sys.modules.items() if name.startswith("shmlock.")]:
         for name, function in list(vars(room).items()):
-            if isinstance(function, (ctypes._CFuncPtr, of_libc)):
-                setattr(room, name, _step(_name(function), function))
+            if isinstance(function, of_libc):
+                setattr(room, name, _step(function.__name__, function))
     for name in SYSTEM_CALLS:
         setattr(os, name, _step(name, getattr(os, name)))
 

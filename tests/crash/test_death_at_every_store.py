@@ -398,6 +398,18 @@ def test_a_mutex(name: str, start: Start) -> None:
         mutex.release()
         assert not mutex.owner_died
 
+    def wait_in_vain(_: Peer) -> None:
+        assert not shmlock.Mutex(name).acquire(timeout=0.005)
+
+    def still_ours(_: int) -> None:
+        mutex.release()
+        check(0)
+        mutex.acquire()
+
+    mutex.acquire()
+    assert every_step(start, wait_in_vain, still_ours) > 3
+    mutex.release()
+
     def corpse(_: Peer) -> None:
         shmlock.Mutex(name).acquire()
 
@@ -430,7 +442,7 @@ def test_waiting_for_a_version(name: str, start: Start) -> None:
     def check(_: int) -> None:
         version = config.version
         assert config.publish(version) == version + 1
-        assert config.wait(after=version).value == version
+        assert config.snapshot().value == version
         assert not config.updater_alive()
         config.reap()
         assert config._engine.words[HIGH_WATER] == 1
