@@ -292,7 +292,7 @@ class TimerQueue(Handle):
             if me.number >= 0 and words[me.base + READS] > depth:
                 self._reader.__exit__(None, None, None)
             if isinstance(error, IndexError | SegmentCorrupt):  # the table contradicts itself: the next one mends it
-                self._payload[DIRTY] = 1
+                self._payload[DIRTY] = 1  # noise
             noise.check(self._name, error)
             raise
         self._change(_nothing)  # which mends

@@ -15,7 +15,7 @@ What may be interrupted here, and by what:
   while the mutex is not ours.
 - *Noise* in the mutex itself, which would end the process in the C library (see `robust`): its kind is looked at before
   it is taken, its links before it is left. If they lead elsewhere, nobody can leave it any more, and all are told: a
-  mutex of no kind is a broken one. (Cost: six loads, 2 % of an uncontended write.)
+  mutex of no kind is a broken one. (Cost: six loads, 7 % of an uncontended write.)
 - *A signal handler that asks for the same lock* meets `busy` in `membership`, not this mutex.
 
 Waiting is cut into slices of 20 ms, because `pthread_mutex_lock` goes on waiting through signals, and Python's
@@ -80,7 +80,7 @@ class Guard:
         """
         address, mutex, words, state = self._address, self._mutex, self._words, self._state
         if words[_KIND] != self._kind:
-            self._check(EINVAL, deadline)
+            self._check(EINVAL, deadline)  # noise
         maybe_ours = True
         before = after = None
         try:
@@ -124,7 +124,7 @@ class Guard:
         words = self._words
         if before is None or (words[_BEFORE] == before and words[_AFTER] == after) or linked(self._address):
             return True
-        words[_KIND] = 0
+        words[_KIND] = 0  # noise
         return False
 
     def _check(self, status: int, deadline: Deadline) -> None:

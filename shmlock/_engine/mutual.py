@@ -136,7 +136,7 @@ class MutualExclusion:
         moved = words[_BEFORE] != self._before or words[_AFTER] != self._after
         if (moved and not linked(self._address)) or words[_KIND] != self._kind:
             here.holds = False
-            words[_KIND] = 0  # nobody can leave it any more, and all are told
+            words[_KIND] = 0  # noise: nobody can leave it any more, and all are told
             raise self._broken(EINVAL)
         if vouch:
             words[OWNER_DIED] = 0

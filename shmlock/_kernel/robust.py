@@ -176,7 +176,7 @@ def _leads(place: int, there: int) -> bool:
     ours, theirs = _Vector(ctypes.addressof(found), _WORD), _Vector(place % (1 << 64), _WORD)
     if _read_from(os.getpid(), ctypes.byref(ours), 1, ctypes.byref(theirs), 1, 0) == _WORD:
         return found.value == there
-    return ctypes.get_errno() in {errno.EPERM, errno.ENOSYS}  # a sandbox does not let us look: we believe it
+    return ctypes.get_errno() in {errno.EPERM, errno.ENOSYS}  # noise; or a sandbox does not let us look: we believe it
 
 
 def can_be_left(address: int) -> bool:

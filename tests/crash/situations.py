@@ -6,6 +6,7 @@ and the `check` after it, whether it came to its end or not.
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import threading
 import time
@@ -17,6 +18,7 @@ import pytest
 import shmlock
 from shmlock._engine.modes import MODE_BITS, WRITE
 from shmlock._kernel import membarrier, robust
+from shmlock._kernel.deadline import Deadline
 from shmlock._segment.layout import (
     ABANDONED,
     DIRTY,
@@ -480,6 +482,7 @@ def guard_of_the_stopped(name: str, start: Start) -> Situation:
     def use() -> None:
         assert not lock.writer.acquire(timeout=SHORT)
         assert not lock.writer.acquire_nowait()
+        assert not lock._engine.watch(bool, Deadline.after(SHORT))
 
     def check() -> None:
         holder.say("leave")
@@ -725,6 +728,26 @@ def mutex_that_is_held(name: str, start: Start) -> Situation:
     return Situation(nothing, use, check)
 
 
+def mutex_beside_another(name: str, start: Start) -> Situation:
+    """A mutex beside which its thread takes another one, so that its links are others when it is left."""
+    ours = shmlock.Mutex(name)
+    space = ctypes.create_string_buffer(robust.MUTEX_SPACE)
+    other = ctypes.addressof(space)
+    robust.initialise([other])
+    del start
+
+    def use() -> None:
+        with ours:
+            robust.trylock(other)
+        robust.unlock(other)
+
+    def check() -> None:
+        robust.unlock(ctypes.addressof(space))
+        assert not ours.locked()
+
+    return Situation(nothing, use, check)
+
+
 def publishing(name: str, start: Start) -> Situation:
     """All that an updater does, and those that read: a publish is all or nothing."""
     config = shmlock.SharedConfig(name, capacity=100, max_participants=4)
@@ -883,6 +906,7 @@ def closing_timers(name: str, start: Start) -> Situation:
 SITUATIONS: dict[str, Maker] = LOCKS | {
     "a mutex": mutex,
     "a mutex that is held": mutex_that_is_held,
+    "a mutex beside another": mutex_beside_another,
     "a configuration": publishing,
     "metrics": recording,
     "timers": timing,

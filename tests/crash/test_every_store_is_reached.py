@@ -35,13 +35,16 @@ PRIVATE = {
 
 RARE = {
     # What only an interruption, or a race, leads to: see test_every_check and test_interruptions. And what of the pure
-    # timetable depends on the order of operations: see test_timetable.
+    # timetable depends on the order of operations: see test_timetable. Nor what only noise leads to: see tests/hostile.
     ("acquire.py", "self.words[me.base + ABANDONED] = 1 << mode"),
     ("engine.py", "words[reads] -= 1"),
     ("participants.py", "segment.words[slot(number) + IN_USE] = 0"),
     ("_batches.py", "self._slots[slot(number) + BATCH] = 0"),
-    ("_timetable.py", "words[_FREE] = words[self._entries + _ENTRY * entry + _PLACE]"),
-    ("_timetable.py", "words[index + gap] = entry"),
+    ("_timetable.py", "words[_FREE] = words[at + _PLACE]"),
+    ("_timetable.py", "words[gap] = entry"),
+    ("timers.py", "self._payload[DIRTY] = 1  # noise"),
+    ("guard.py", "words[_KIND] = 0  # noise"),
+    ("mutual.py", "words[_KIND] = 0  # noise: nobody can leave it any more, and all are told"),
 }
 
 CALLS = {
