@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from bisect import bisect_left
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from shmlock._engine import modes
@@ -99,17 +100,11 @@ class Acquisition(Membership):
             self.words[SEEKER_SINCE if mode == SEEK else WRITER_SINCE] = time.monotonic_ns()
 
     def _acquire(self, me: Participant, mode: int, deadline: Deadline) -> bool:
-        words = self.words
-        want = me.base + WANT
         me.asked |= 1 << mode
         try:
-            granted = self._ask(me, mode, deadline)
-            if not granted:
-                granted = self._wait(me, mode, deadline) if deadline.waits else self._look(me, deadline)
-        except LockTimeout:
+            granted = self._ask(me, mode, deadline) or self._await(me, mode, deadline)
+        except LockTimeout:  # not even the want could be stored
             granted = False
-        if not granted and words[want]:
-            granted = self._withdraw(me, mode)
         if granted:
             self._granted(me, mode)
         else:
@@ -117,7 +112,7 @@ class Acquisition(Membership):
         return granted
 
     def _ask(self, me: Participant, mode: int, deadline: Deadline) -> bool:
-        """Queue a want; True when it was granted at once."""
+        """Queue a want; True when it was granted at once. Raises LockTimeout if it could not be stored."""
         words = self.words
         if mode != READ or words[GATE] != GATE_CLOSED:
             return self.guard.run(deadline, self.state.ask, me.number, mode)
@@ -126,8 +121,17 @@ class Acquisition(Membership):
         want = me.base + WANT
         words[want] = words[TICKET] << MODE_BITS | READ
         if not self._others_decide():
-            self.guard.run(deadline, self.state.decide)
+            with suppress(LockTimeout):  # the want is stored: what becomes of it, `_await` sees
+                self.guard.run(deadline, self.state.decide)
         return not words[want]
+
+    def _await(self, me: Participant, mode: int, deadline: Deadline) -> bool:
+        """What becomes of a want that is stored. One that is gone is a grant, however late it came."""
+        try:
+            granted = self._wait(me, mode, deadline) if deadline.waits else self._look(me, deadline)
+        except LockTimeout:
+            granted = False
+        return granted or not self.words[me.base + WANT] or self._withdraw(me, mode)
 
     def _look(self, me: Participant, deadline: Deadline) -> bool:
         """Look for the dead; True when that got us the lock."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import shmlock
-from shmlock._engine.modes import MODE_BITS, WRITE
+from shmlock._engine.modes import MODE_BITS, READ, WRITE
 from shmlock._kernel import parker, shm
 from shmlock._segment.layout import WANT
 
@@ -77,3 +77,46 @@ def test_a_grant_that_comes_while_we_look_is_taken(lock: shmlock.RWLock) -> None
     assert engine._wait(me, WRITE, deadline) is True
     assert naps
     assert min(naps) >= 0
+
+
+@pytest.mark.parametrize("mode", [READ, WRITE])
+def test_a_grant_that_comes_when_the_time_is_over_is_taken(lock: shmlock.RWLock, start: Start, mode: int) -> None:
+    """Between the last look at the want and the end of the time, too: else a hold would stay that nobody gives up."""
+    with lock.reader:
+        pass
+    engine = lock._engine
+    words, want = engine.words, engine.me().base + WANT
+
+    def hold(peer: Peer) -> None:
+        with shmlock.RWLock(lock.name) as mine:
+            with mine.writer:
+                peer.say("in")
+                peer.hear()
+            peer.say("left")
+
+    child = start(hold)
+    assert child.hear() == "in"
+
+    class Late:
+        """A deadline that has passed when the want has just been seen, and granted."""
+
+        waits = True
+
+        def left(self) -> float:
+            assert words[want]
+            child.say("leave")
+            assert child.hear() == "left"
+            assert not words[want]
+            return 0.0
+
+        def passed(self) -> bool:
+            return False
+
+    deadline: Any = Late()
+    assert engine.acquire_read(deadline) if mode == READ else engine.acquire(WRITE, deadline)
+    if mode == READ:
+        lock.reader.release()
+    else:
+        engine.release_write(vouch=True)
+    assert lock.writer.acquire(timeout=30)
+    lock.writer.release()
