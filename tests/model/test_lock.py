@@ -66,13 +66,13 @@ LARGE: Final = [
     "NR=2 NW=1 DEATHS=1 LOOKS TWICE",
     "NR=2 NW=1 LATE=1 LOOKS",
 ]
-MUTANTS: Final = [
+MUTANTS: Final[list[tuple[str, list[str], str]]] = [
     ("NR=1 NW=1 NO_MEMBARRIER", ASSERTED, EXCLUSION),
     ("NR=1 NW=2 SATURATES=1", ASLEEP, FOR_EVER),
     ("NR=2 NW=1 DEATHS=1 LOOKS NO_REPAIR", ANY, FOR_EVER),
     ("NR=2 NW=1 LATE=1 WITHDRAWS_BLINDLY", ANY, DUE),
 ]
-MORE_MUTANTS: Final = [
+MORE_MUTANTS: Final[list[tuple[str, list[str], str]]] = [
     ("NR=2 NW=1 WAKE_FIRST", ASLEEP, FOR_EVER),
     ("NR=2 NW=1 BLIND", ASLEEP, FOR_EVER),
     ("NR=2 NW=1 LEAVES_BLINDLY", ASLEEP, FOR_EVER),
@@ -86,14 +86,14 @@ MORE_MUTANTS: Final = [
 large = pytest.mark.skipif(not os.environ.get("MODEL"), reason="minutes; asked for with MODEL=large (docs/model.md)")
 
 
-@pytest.mark.parametrize("options", SMALL + [pytest.param(options, marks=large) for options in LARGE])
+@pytest.mark.parametrize("options", [*SMALL, *(pytest.param(options, marks=large) for options in LARGE)])
 def test_all_that_the_model_claims(tmp_path: Path, options: str) -> None:
     """In every interleaving, with every death: exclusion, the bounds, and nobody sleeps for ever."""
     assert "errors: 0" in check(tmp_path, options, ANY)
 
 
 @pytest.mark.parametrize(
-    ("options", "faults", "reason"), MUTANTS + [pytest.param(*mutant, marks=large) for mutant in MORE_MUTANTS]
+    ("options", "faults", "reason"), [*MUTANTS, *(pytest.param(*mutant, marks=large) for mutant in MORE_MUTANTS)]
 )
 def test_mutants_are_caught(tmp_path: Path, options: str, faults: list[str], reason: str) -> None:
     """A lock with this one fault breaks this one claim."""
