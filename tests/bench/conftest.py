@@ -47,10 +47,12 @@ def results(samples: Mapping[str, Sequence[float]], columns: Sequence[str] = ("1
 
 @pytest.fixture(autouse=True)
 def interruptible() -> Iterator[None]:
-    """Take SIGINT also in a suite that was started in the background, and ignores it."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    """Take what ends a bench also in a suite that ignores it: in the background SIGINT, with nohup SIGHUP."""
+    usual = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL, signal.SIGHUP: signal.SIG_DFL}
+    before = {number: signal.signal(number, handler) for number, handler in usual.items()}
     yield
-    signal.signal(signal.SIGINT, before)
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 @pytest.fixture
