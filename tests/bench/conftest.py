@@ -48,7 +48,11 @@ def results(samples: Mapping[str, Sequence[float]], columns: Sequence[str] = ("1
 @pytest.fixture(autouse=True)
 def interruptible() -> Iterator[None]:
     """Take what ends a bench also in a suite that ignores it: in the background SIGINT, with nohup SIGHUP."""
-    usual = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL, signal.SIGHUP: signal.SIG_DFL}
+    usual: dict[int, Any] = {
+        signal.SIGINT: signal.default_int_handler,
+        signal.SIGTERM: signal.SIG_DFL,
+        signal.SIGHUP: signal.SIG_DFL,
+    }
     before = {number: signal.signal(number, handler) for number, handler in usual.items()}
     yield
     for number, handler in before.items():
