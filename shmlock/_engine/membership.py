@@ -50,7 +50,7 @@ class Membership:
         self.recovery = Recovery(segment, self.state)
         self._posts: dict[int, Callable[[], None]] = {}
         self._participants: dict[int, Participant] = {}
-        # Told under the guard of each participant that leaves of its own accord, before its slot is free.
+        # Told of each participant that leaves of its own accord, by itself or under the guard, before its slot is free.
         self.parting: Callable[[int], None] | None = None
 
     def _slowly(self, path: Callable[[Participant, *Ts], T], *args: *Ts, deadline: Deadline = FOREVER) -> T:
@@ -158,10 +158,13 @@ class Membership:
         """The calling thread ends: free its slot. A hold that it leaves behind is for the others to evict.
 
         So is the slot, if the guard is not to be had: a process that is stopped in it must not keep others from ending.
+        That it leaves of its own accord is told first, without the guard, for it must not look like a death then.
         """
         words = self.words
         holds = words[me.base + READS] or words[me.base + WANT] or me.number + 1 in {words[WRITER], words[SEEKER]}
         if me.is_caller() and me.present and not holds and not me.busy:
+            if self.parting is not None:
+                self.parting(me.number)
             self._aside(me, self._give_up, me, [me], deadline=Deadline.after(GRACE))
 
     def leave(self) -> None:

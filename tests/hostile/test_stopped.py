@@ -8,6 +8,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
@@ -18,6 +19,8 @@ from tests.conftest import HANG
 from tests.order import until
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
     from tests.conftest import Child, Peer, Start
 
 PROGRAM = """
@@ -30,7 +33,7 @@ input()
 """
 
 
-def stopped_inside(name: str, start: Start) -> Child:
+def stopped_inside(name: str, start: Start, kind: type[shmlock.RWLock | shmlock.TimerQueue] = shmlock.RWLock) -> Child:
     """A child that is stopped while it holds the guard."""
 
     def stay(peer: Peer) -> None:
@@ -38,7 +41,7 @@ def stopped_inside(name: str, start: Start) -> Child:
             peer.say("inside")
             peer.hear()
 
-        shmlock.RWLock(name)._engine.guard.run(FOREVER, action)
+        kind(name)._engine.guard.run(FOREVER, action)
         peer.say("went on")
         peer.hear()
 
@@ -124,23 +127,45 @@ def test_a_program_ends(name: str, start: Start) -> None:
     assert lock.reap() == 1
 
 
+@contextmanager
+def in_a_thread(use: Callable[[], object]) -> Iterator[None]:
+    """A thread that has used it at the beginning, and ends with the block."""
+    used, end = threading.Event(), threading.Event()
+
+    def run() -> None:
+        use()
+        used.set()
+        end.wait(HANG)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    assert used.wait(HANG)
+    yield
+    end.set()
+    thread.join(HANG)
+    assert not thread.is_alive()
+
+
 def test_a_thread_ends(name: str, start: Start) -> None:
     """The same, of a thread."""
     lock = shmlock.RWLock(name)
-    used, end = threading.Event(), threading.Event()
 
     def use() -> None:
         with lock.reader:
             pass
-        used.set()
-        end.wait(HANG)
 
-    thread = threading.Thread(target=use)
-    thread.start()
-    assert used.wait(HANG)
-    child = stopped_inside(name, start)
-    end.set()
-    thread.join(HANG)
-    assert not thread.is_alive()
+    with in_a_thread(use):
+        child = stopped_inside(name, start)
     goes_on(child)
     until(lambda: lock.reap() == 1)  # the kernel ends the thread some time after Python has
+
+
+def test_a_thread_ends_that_has_timers_in_hand(name: str, start: Start) -> None:
+    """It was not killed: its timers do not come once more, though it could not tell the others under the guard."""
+    timers = shmlock.TimerQueue(name, capacity=4)
+    timers.schedule(1, 0)
+    with in_a_thread(timers.wake_expired):
+        child = stopped_inside(name, start, shmlock.TimerQueue)
+    goes_on(child)
+    until(lambda: timers.reap() == 1)
+    assert timers.wake_expired() == []
