@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import shmlock
+from shmlock._segment.layout import WANT
 from tests.crash import uses
 from tests.crash.mortal import RECORDS, Steps, mortal
 from tests.crash.test_death_at_every_store import sound
@@ -32,15 +33,14 @@ class Crowd:
     def __init__(self, lock: shmlock.SeekLock, start: Start) -> None:
         self._lock = lock
         self._members = [start(_member(lock.name, role)) for role in ROLES]
-        for member in self._members:
-            assert member.hear() == "has a slot"
+        self._wants = [member.hear() for member in self._members]
 
-    def ask(self, already: int, flows: int = 0) -> None:
-        """All, one after the other, behind so many that wait already; the last ones do not wait, but get it at once."""
-        for number, member in enumerate(self._members, start=already + 1):
+    def ask(self, flows: int = 0) -> None:
+        """All, one after the other, behind those that wait already; the last ones do not wait, but get it at once."""
+        for number, (member, want) in enumerate(zip(self._members, self._wants, strict=True)):
             member.say("ask")
-            if number <= already + len(ROLES) - flows:
-                until(waiting(self._lock, number))
+            if number < len(ROLES) - flows:
+                until(lambda want=want: self._lock._words[want] > 0)  # type: ignore[misc]
 
     def got_it(self) -> None:
         """All had their turn."""
@@ -58,7 +58,7 @@ def _member(name: str, role: str) -> Callable[[Peer], None]:
     def take_part(peer: Peer) -> None:
         lock = shmlock.SeekLock(name)
         uses.read(lock)
-        peer.say("has a slot")
+        peer.say(lock._engine.me().base + WANT)
         while peer.hear():
             if role == "upgrader":
                 assert lock.seeker.acquire(timeout=30)
@@ -102,7 +102,7 @@ def test_who_waits_with_them(lock: shmlock.SeekLock, start: Start, use: Callable
 
         victim = start(ask)
         until(lambda child=victim: waiting(lock, 1)() or not child.alive())  # type: ignore[misc]
-        crowd.ask("1 waiting" in repr(lock))
+        crowd.ask()
         lock.writer.release()  # which is still ours
         crowd.got_it()
         code = victim.join()
@@ -143,7 +143,7 @@ def test_whom_they_wait_for(lock: shmlock.SeekLock, start: Start, how: str) -> N
     for last in itertools.count():
         victim: Child = start(hold)
         assert victim.hear() == "in"
-        crowd.ask(0, flows=face == "seeker")  # readers go on beside a seeker
+        crowd.ask(flows=face == "seeker")  # readers go on beside a seeker
         victim.say(last)
         crowd.got_it()
         code = victim.join()
