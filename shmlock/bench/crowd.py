@@ -66,11 +66,13 @@ class Start:
     def __init__(self, stop: Any) -> None:
         self._stop = stop
         self._gate, self._bar = os.pipe()  # an end of file opens it, to all at once
+        self._exit, self._last = os.pipe()  # the same, when all are done
         self._ready: Connection[Any, Any] | None = None
 
     def enter(self, ready: Connection[Any, Any]) -> None:
         """In a job's process: say here when it is ready, and let the parent alone open the gate."""
         os.close(self._bar)
+        os.close(self._last)
         self._ready = ready
 
     def wait(self) -> None:
@@ -84,11 +86,23 @@ class Start:
         bar, self._bar = self._bar, -1  # first, since an interrupt may come when it is closed
         os.close(bar)
 
+    def stay(self) -> None:
+        """When a job is done: until all are, for the end of a process takes from the CPU that is measured."""
+        os.read(self._exit, 1)
+
+    def dismiss(self) -> None:
+        """In the parent, when all have told what they have; once."""
+        last, self._last = self._last, -1
+        os.close(last)
+
     def close(self) -> None:
         """In the parent, at the end."""
         if self._bar >= 0:
             self.open()
+        if self._last >= 0:
+            self.dismiss()
         os.close(self._gate)
+        os.close(self._exit)
 
     @property
     def stopped(self) -> bool:
@@ -139,6 +153,7 @@ def gather(jobs: Sequence[Callable[[Start], Any]], seconds: float | None = None)
             stop.value = 1
         told = _all_told(pipes, early)
         wall = time.perf_counter() - began
+        start.dismiss()
         for worker in workers:
             worker.join(HANG)
     finally:
@@ -172,7 +187,7 @@ def _work(parent: int, job: Callable[[Start], Any], start: Start, pipe: Connecti
         result = ("raised", traceback.format_exc())
     used = resource.getrusage(resource.RUSAGE_SELF)
     pipe.send((result, (used.ru_utime + used.ru_stime, used.ru_nvcsw, used.ru_nivcsw, used.ru_maxrss)))
-    pipe.close()
+    start.stay()
     os._exit(0)  # whatever a peer left behind must not be heard of at exit
 
 
