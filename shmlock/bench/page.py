@@ -7,7 +7,7 @@ import re
 from html import escape
 from typing import TYPE_CHECKING, Any, Final
 
-from shmlock.bench.report import command, stamped, tables, turned, written
+from shmlock.bench.report import answered, command, stamped, tables, turned, written
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -99,11 +99,13 @@ def page(
 
 def _section(results: Results, pictures: Mapping[tuple[str, str], bytes]) -> str:
     scenario = results.scenario
+    sentence, shown = answered(results)
     parts = [
         f'<section><h2 id="{escape(scenario.name)}">{escape(scenario.title)}</h2>',
         f"<p>{escape(scenario.question)}</p>",
         f'<p class="soft">{escape(turned(results))}</p>' if turned(results) else "",
-        f'<p class="answer">{escape(results.answer())}</p>',
+        f'<p class="answer">{escape(sentence)}</p>',
+        *(f"<pre>{escape(each)}</pre>" for each in shown),
         *(f'<p class="wrong">Wrong: {escape(fault)}</p>' for fault in results.faults),
     ]
     for table in tables(results):

@@ -71,6 +71,12 @@ def heading(what: str, unit: str) -> str:
     return what + (f" ({'times' if unit == 'x' else unit})" if unit else "")
 
 
+def answered(results: Results) -> tuple[str, list[str]]:
+    """The scenario's answer, and what it shows beside it: to be told as it stands, line by line."""
+    sentence, *shown = results.answer().split("\n\n")
+    return sentence, shown
+
+
 def reference(results: Results) -> str | None:
     """Ours, or the first of ours."""
     return next((side for side in results.sides if side.startswith("shmlock")), None)
@@ -222,7 +228,10 @@ def text(results: Results, width: int = 100) -> str:
     title = f"{scenario.name}: {scenario.title}"
     lines = [title, "=" * len(title), *textwrap.wrap(scenario.question, width)]
     lines += [*textwrap.wrap(turned(results), width), ""]
-    lines += [*textwrap.wrap(f"Answer: {results.answer()}", width), ""]
+    sentence, shown = answered(results)
+    lines += [*textwrap.wrap(f"Answer: {sentence}", width), ""]
+    for each in shown:
+        lines += [*each.split("\n"), ""]
     for table in tables(results):
         lines += [table.title + (f", by {table.over}" if table.over else "")]
         for part in _parts(table, width - 2):

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from shmlock.bench.page import page
 from shmlock.bench.report import command, number, scale, show, stamped, tables, text, turned
-from shmlock.bench.samples import stamp
+from shmlock.bench.samples import Results, stamp
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from shmlock.bench.samples import Results
+    from shmlock.bench.scenario import Scenario
 
 
 @pytest.mark.parametrize(
@@ -101,6 +102,15 @@ def test_the_text_has_everything(some: Results) -> None:
         "skipped missing: not installed (pip install <missing>)",
     ):  # fmt: skip
         assert part in told
+
+
+def test_what_is_shown_beside_the_answer_stays_as_it_is(make: Callable[..., Scenario]) -> None:
+    """Its lines are not run together: in the text, and on the page."""
+    scenario = make({}, answer=lambda _: "It is <so>.\n\nTable:\n  a    <1>\n  b    2")
+    found = Results(scenario, scenario.turned(quick=False))
+    assert "Answer: It is <so>.\n\nTable:\n  a    <1>\n  b    2\n" in text(found)
+    told = page(stamp({}), [found], {}, {})
+    assert '<p class="answer">It is &lt;so&gt;.</p>\n<pre>Table:\n  a    &lt;1&gt;\n  b    2</pre>' in told
 
 
 def test_columns_that_do_not_fit_are_below(made: Callable[..., Results]) -> None:
