@@ -597,7 +597,7 @@ def work(part: Part) -> None:
     if dice.random() < 0.3 and not part.lasts:  # its slots are left to the others
         _note_death(part)
     else:
-        close(objects)
+        close(main._objects)  # which may have been opened anew
 
 
 inherited: Final[list[Objects]] = []
