@@ -46,7 +46,10 @@ class Batches:
         return _CONTROL.size + participants
 
     def __contains__(self, tag: object) -> bool:
-        return isinstance(tag, int) and self._words[_OPEN + tag % MOST_PARTICIPANTS] == tag
+        try:
+            return isinstance(tag, int) and self._words[_OPEN + tag % MOST_PARTICIPANTS] == tag
+        except IndexError:  # of a slot that there is not: noise
+            return False
 
     def open(self, number: int) -> int:
         """Under W: a new batch in the hands of the calling thread, whose slot it is. There must be none open."""

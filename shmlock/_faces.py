@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, Self, TypeVa
 from shmlock._engine.bias import Reader
 from shmlock._engine.modes import READ, SEEK, WRITE
 from shmlock._kernel.deadline import FOREVER, Deadline
+from shmlock._kernel.interrupts import begins_at_once
 from shmlock._segment.layout import OWNER_DIED, READS, SEEKER, WRITER
 from shmlock.errors import LockTimeout, OwnerDied
 
@@ -36,6 +37,7 @@ class Policy:
         self._lock = lock
         self._takes_lock = callable(on_owner_died) and _takes_argument(on_owner_died)
 
+    @begins_at_once
     def writing(self, give_up: Callable[[], None] | None = None) -> None:
         """W was just acquired. Gives it up again if it raises, in the way that is asked for."""
         try:
@@ -47,14 +49,11 @@ class Policy:
                 self.chosen(self._lock) if self._takes_lock else self.chosen()
                 self._engine.vouch()
         except BaseException:
-            if give_up is None:
-                self._engine.release_write(vouch=False)
-            else:
-                give_up()
+            self._surely(give_up or self._give_up_write, WRITER)
             raise
 
     def reading(self, reader: Reader) -> None:
-        """R was just acquired. Gives it up again if it raises."""
+        """R was just acquired. It may be given up, or not, when it raises."""
         if self.chosen == "raise":
             reader.release()
             raise self._unmended()
@@ -63,19 +62,35 @@ class Policy:
             with self._lock.writer:  # where the callable runs
                 reader.__enter__()  # leaving W first leaves R: nobody gets in between
 
+    @begins_at_once
     def seeking(self) -> None:
         """S was just acquired. Gives it up again if it raises."""
-        if self.chosen == "raise":
-            self._engine.release_seek()
-            raise self._unmended()
-        if callable(self.chosen):
-            try:
+        try:
+            if self.chosen == "raise":
+                raise self._unmended()
+            if callable(self.chosen):
                 self._engine.upgrade(FOREVER)
                 self.writing()
                 self._engine.write_to_seek(vouch=True)
-            except BaseException:
-                self._engine.end(SEEK, vouch=False)
-                raise
+        except BaseException:
+            self._surely(self._give_up_seek, SEEKER)
+            raise
+
+    @begins_at_once
+    def _surely(self, give_up: Callable[[], None], word: int) -> None:
+        """Also when it is interrupted before it began."""
+        try:
+            give_up()
+        except BaseException:
+            if self._engine.holds(word):
+                give_up()
+            raise
+
+    def _give_up_write(self) -> None:
+        self._engine.release_write(vouch=False)
+
+    def _give_up_seek(self) -> None:
+        self._engine.end(SEEK, vouch=False)
 
     def _unmended(self) -> OwnerDied:
         return OwnerDied(f"{self._lock.name}: a writer was killed inside, and nobody has mended the data")
@@ -118,19 +133,30 @@ class CarefulReader(Reader):
             self._entered()
         return held
 
+    @begins_at_once
     def _entered(self) -> None:
-        words = self._words
-        at = self._here.me.at
-        if words[OWNER_DIED] and words[at] == 1 and not self._engine.holds(WRITER):
-            self._policy.reading(self)
+        words, me = self._words, self._here.me
+        reads = me.base + READS
+        depth = words[reads]
         if self._counts:
-            self._here.me.account.locked(READ)
+            me.account.locked(READ)
+        try:
+            if words[OWNER_DIED] and depth == 1 and not self._engine.holds(WRITER):
+                self._policy.reading(self)
+        except BaseException:
+            if words[reads] == depth:
+                self.__exit__(None, None, None)
+            raise
 
+    @begins_at_once
     def __exit__(self, kind: object, value: object, traceback: object) -> None:
-        me = self._engine.me()
-        # Or it is an S or W by now, and counted as that.
-        reads = me.number >= 0 and self._words[me.base + READS] > 0
-        super().__exit__(kind, value, traceback)
+        try:
+            me = self._here.me
+            reads = me.number >= 0 and self._words[me.base + READS] > 0
+        except AttributeError:  # this thread has never used it
+            reads = False
+        # Not by super(), which is a call into C. What reads no more is an S or W by now, and counted as that.
+        Reader.__exit__(self, kind, value, traceback)
         if self._counts and reads:
             me.account.unlocked(READ)
 
@@ -171,6 +197,7 @@ class _Exclusive(_Face):
             self._taken()
         return self
 
+    @begins_at_once
     def __exit__(self, kind: object, value: object, traceback: object) -> None:
         engine = self._engine
         try:
@@ -200,6 +227,7 @@ class Writer(_Exclusive):
 
     _mode: ClassVar = WRITE
 
+    @begins_at_once
     def _taken(self) -> None:
         self._policy.writing()
 
@@ -214,6 +242,7 @@ class Writer(_Exclusive):
             self._taken()
         return held
 
+    @begins_at_once
     def release(self) -> None:
         """Leave, vouching for the data; to S, if the hold was one. Raises NotHeld when this thread does not write."""
         try:
@@ -231,9 +260,11 @@ class Seeker(_Exclusive):
 
     _mode: ClassVar = SEEK
 
+    @begins_at_once
     def _taken(self) -> None:
         self._policy.seeking()
 
+    @begins_at_once
     def release(self) -> None:
         """Leave. Raises NotHeld when this thread, in this process, does not seek, or has upgraded to a write."""
         try:
@@ -263,6 +294,7 @@ class Upgrade(_Face):
             self._policy.writing()
         return self
 
+    @begins_at_once
     def __exit__(self, kind: object, value: object, traceback: object) -> None:
         engine = self._engine
         try:
@@ -298,5 +330,6 @@ class Timed(Generic[F]):
             raise LockTimeout(f"{self._doing} was not to be had within {self._timeout} s")
         return self._face
 
+    @begins_at_once
     def __exit__(self, kind: object, value: object, traceback: object) -> None:
         self._face.__exit__(kind, value, traceback)

@@ -11,17 +11,21 @@ placed anew when it comes up (after HAProxy's wait queue). So a key is never lat
 
 Who may call what: look-ups and `postpone` need that nobody changes the table meanwhile; `change` needs to be
 alone. Words of zeros are an empty table. Times are numbers of 64 bits, ids as well.
+
+Where the derived words contradict the entries, or each other (somebody else has written there), there is no endless
+loop, and no store outside its part of the table: IndexError. Mending helps.
 """
 
 from __future__ import annotations
 
 from heapq import heappop, heappush
+from itertools import chain
 from typing import TYPE_CHECKING, Final, TypeVar, TypeVarTuple
 
 from shmlock._segment.record import Record
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container
+    from collections.abc import Callable, Container, Iterable
 
     from shmlock._engine.state import Words
 
@@ -85,17 +89,31 @@ class Timetable:
         return self._words[DIRTY] != 0
 
     def __len__(self) -> int:
-        return self._words[_SIZE]
+        return self._size()
+
+    def _size(self) -> int:
+        """Of the heap."""
+        size = self._words[_SIZE]
+        if size > self.capacity:
+            raise IndexError(f"{size} timers of {self.capacity}")
+        return size
+
+    def _checked(self, entry: int) -> int:
+        """The entry, as it stands in the heap, the index or the chain of the free ones."""
+        if not 0 <= entry < self.capacity:
+            raise IndexError(f"entry {entry} of {self.capacity}")
+        return entry
 
     def find(self, ident: int) -> int:
         """The entry of this id, or -1."""
-        words, index, mask = self._words, self._index, self._mask
-        at = (ident * _GOLDEN & _64_BITS) >> self._shift
-        while entry := words[index + at]:
-            if words[self._entries + _ENTRY * (entry - 1) + _ID] == ident:
-                return entry - 1
-            at = at + 1 & mask
-        return -1
+        words, entries = self._words, self._entries - _ENTRY
+        for at in self._row(ident):
+            entry = words[at]
+            if not entry:
+                return -1
+            if words[entries + _ENTRY * entry + _ID] == ident:
+                return self._checked(entry - 1)
+        raise IndexError("the index of the timers is full")
 
     def expires(self, ident: int) -> int | None:
         """When the timer of this id is to come, or None when there is none to come."""
@@ -115,7 +133,7 @@ class Timetable:
 
     def coming_up(self, now: int, most: int) -> list[int]:
         """The entries of the first timers that come up, at most so many. Best first, with a fringe of its own."""
-        words, heap, size = self._words, self._heap, self._words[_SIZE]
+        words, heap, size = self._words, self._heap, self._size()
         fringe = [(words[heap], 0)] if self.comes_up(now) else []
         found: list[int] = []
         while fringe and len(found) < most:
@@ -131,7 +149,7 @@ class Timetable:
 
         It is the moment of the first one, unless more than 32 postponed ones stand before it in the heap.
         """
-        words, heap, size = self._words, self._heap, self._words[_SIZE]
+        words, heap, size = self._words, self._heap, self._size()
         fringe = [(words[heap], 0)] if size else []
         best: int | None = None
         looks = _LOOKS
@@ -142,7 +160,7 @@ class Timetable:
             if not looks:
                 return key
             looks -= 1
-            expires = words[self._entries + _ENTRY * words[heap + 2 * place + 1] + _EXPIRES]
+            expires = words[self._entries + _ENTRY * self._checked(words[heap + 2 * place + 1]) + _EXPIRES]
             best = expires if best is None else min(best, expires)
             for below in (2 * place + 1, 2 * place + 2):
                 if below < size:
@@ -162,7 +180,7 @@ class Timetable:
         """Have the timer come at `expires`, if one store can do that; False when it must be placed."""
         words = self._words
         at = self._placed(ident)
-        if not at or expires < words[self._heap + 2 * words[at + _PLACE]]:
+        if not at or expires < words[self._heap + 2 * self._place((at - self._entries) // _ENTRY)]:
             return False
         words[at + _EXPIRES] = expires
         return True
@@ -207,7 +225,7 @@ class Timetable:
         words = self._words
         at = self._entries + _ENTRY * entry
         words[at + _STATE] = PLACED
-        size = words[_SIZE]
+        size = self._size()
         words[_SIZE] = size + 1
         self._put(size, words[at + _EXPIRES], entry)
 
@@ -215,7 +233,7 @@ class Timetable:
         """Put it where its `expires` belongs."""
         words = self._words
         at = self._entries + _ENTRY * entry
-        self._put(words[at + _PLACE], words[at + _EXPIRES], entry)
+        self._put(self._place(entry), words[at + _EXPIRES], entry)
 
     def cancel(self, ident: int) -> bool:
         """Forget the id; whether a timer of it was to come."""
@@ -229,15 +247,14 @@ class Timetable:
         return placed
 
     def hand_out(self, entry: int, now: int, tag: int) -> tuple[int, int] | None:
-        """Mark a timer that is due as handed out with the batch `tag`: (expires, id).
+        """Mark a timer of the heap that is due as handed out with the batch `tag`: (expires, id).
 
-        One that is not due (postponed since it was placed) is placed anew, and one that is not to come is left as
-        it is: None.
+        One that is not due (postponed since it was placed) is placed anew: None.
         """
         words = self._words
-        at = self._entries + _ENTRY * entry
+        at = self._entries + _ENTRY * self._checked(entry)
         if words[at + _STATE] != PLACED:
-            return None
+            raise IndexError(f"entry {entry} is in the heap, and not to come")  # it would come up for ever
         expires = words[at + _EXPIRES]
         if expires > now:
             self.place_anew(entry)
@@ -257,6 +274,7 @@ class Timetable:
         words = self._words
         words[DIRTY] = 1
         words[_FREE] = 0
+        words[_USED] = min(words[_USED], self.capacity)
         for at in range(self._index, self._index + self._mask + 1):
             if words[at]:
                 words[at] = 0
@@ -279,18 +297,21 @@ class Timetable:
         """One field of all entries that have ever been used."""
         words = self._words
         start = self._entries + field
-        return words[start : start + _ENTRY * words[_USED] : _ENTRY].tolist()
+        return words[start : start + _ENTRY * min(words[_USED], self.capacity) : _ENTRY].tolist()
 
     def _spare_entry(self, held: Container[int]) -> int:
         """An entry for another id, or -1."""
         words = self._words
-        if not words[_FREE] and words[_USED] == self.capacity:
+        if not words[_FREE] and words[_USED] >= self.capacity:
             self._reclaim(held)
         if words[_FREE]:
-            entry = words[_FREE] - 1
-            words[_FREE] = words[self._entries + _ENTRY * entry + _PLACE]
+            entry = self._checked(words[_FREE] - 1)
+            at = self._entries + _ENTRY * entry
+            if words[at + _STATE] != FREE:
+                raise IndexError(f"entry {entry} is not free")
+            words[_FREE] = words[at + _PLACE]
             return entry
-        if words[_USED] == self.capacity:
+        if words[_USED] >= self.capacity:
             return -1
         words[_USED] += 1
         return words[_USED] - 1
@@ -316,43 +337,61 @@ class Timetable:
 
     # --- the index: open addressing, the next one in a row
 
-    def _home(self, entry: int) -> int:
-        return (self._words[self._entries + _ENTRY * entry + _ID] * _GOLDEN & _64_BITS) >> self._shift
+    def _home(self, ident: int) -> int:
+        return (ident * _GOLDEN & _64_BITS) >> self._shift
+
+    def _row(self, ident: int) -> Iterable[int]:
+        """All words of the index, beginning at the id's home."""
+        start, home = self._index, self._index + self._home(ident)
+        return chain(range(home, start + self._mask + 1), range(start, home))
 
     def _enter(self, ident: int, entry: int) -> None:
-        words, index, mask = self._words, self._index, self._mask
-        at = (ident * _GOLDEN & _64_BITS) >> self._shift
-        while words[index + at]:
-            at = at + 1 & mask
-        words[index + at] = entry + 1
+        words = self._words
+        for at in self._row(ident):
+            if not words[at]:
+                words[at] = entry + 1
+                return
+        raise IndexError("the index of the timers is full")
 
     def _strike(self, ident: int) -> None:
         """Take an id out, and move up those behind it that would not be found over the gap."""
-        words, index, mask = self._words, self._index, self._mask
-        gap = (ident * _GOLDEN & _64_BITS) >> self._shift
-        while words[self._entries + _ENTRY * (words[index + gap] - 1) + _ID] != ident:
-            gap = gap + 1 & mask
-        at = gap
-        while entry := words[index + (at := at + 1 & mask)]:
-            if (at - self._home(entry - 1) & mask) >= (at - gap & mask):
-                words[index + gap] = entry
+        words, start, mask, entries = self._words, self._index, self._mask, self._entries - _ENTRY
+        gap = next((at for at in self._row(ident) if words[entries + _ENTRY * words[at] + _ID] == ident), -1)
+        if gap < 0:
+            raise IndexError("a timer that is not in the index")
+        # This far behind it; as it ends with an empty word, it does not come round to the beginning.
+        for at in chain(range(gap + 1, start + mask + 1), range(start, gap)):
+            entry = words[at]
+            if not entry:
+                break
+            home = self._home(words[entries + _ENTRY * entry + _ID])
+            if (at - start - home & mask) >= (at - gap & mask):
+                words[gap] = entry
                 gap = at
-        words[index + gap] = 0
+        words[gap] = 0
 
     # --- the heap
 
     def _unlink(self, entry: int) -> None:
         """Fill its place with the last one."""
         words, heap = self._words, self._heap
-        place = words[self._entries + _ENTRY * entry + _PLACE]
-        last = words[_SIZE] - 1
+        place = self._place(entry)
+        last = self._size() - 1
         words[_SIZE] = last
         if place != last:
             self._put(place, words[heap + 2 * last], words[heap + 2 * last + 1])
 
+    def _place(self, entry: int) -> int:
+        """Where it is in the heap."""
+        words = self._words
+        place = words[self._entries + _ENTRY * entry + _PLACE]
+        if place >= self._size() or words[self._heap + 2 * place + 1] != entry:
+            raise IndexError(f"entry {entry} is not at place {place} of the heap")
+        return place
+
     def _put(self, place: int, key: int, entry: int) -> None:
         """Fill a hole: those that belong above or below it move, and the entry goes where they leave room."""
-        words, heap, size = self._words, self._heap, self._words[_SIZE]
+        words, heap, size = self._words, self._heap, self._size()
         while place and words[above := heap + 2 * (place - 1 >> 1)] > key:
             self._store(place, words[above], words[above + 1])
             place = place - 1 >> 1
@@ -369,6 +408,7 @@ class Timetable:
     def _store(self, place: int, key: int, entry: int) -> None:
         words = self._words
         at = self._heap + 2 * place
+        self._checked(entry)
         words[at] = key
         words[at + 1] = entry
         words[self._entries + _ENTRY * entry + _PLACE] = place

@@ -15,7 +15,7 @@ import threading
 import time
 import zlib
 from dataclasses import dataclass
-from errno import EBUSY, EOWNERDEAD
+from errno import EBUSY, EINVAL, EOWNERDEAD, ETIMEDOUT
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
 from shmlock._engine.bias import Reader
@@ -330,6 +330,7 @@ class _Seat:
     """The robust mutex that makes one thread the updater."""
 
     def __init__(self, segment: Segment) -> None:
+        self._name = segment.name
         self._address = segment.seat_address
         self._taken_by: tuple[int, int] | None = None
 
@@ -337,23 +338,29 @@ class _Seat:
         return self._taken_by == (os.getpid(), threading.get_native_id())
 
     def take(self, deadline: Deadline) -> bool:
-        while not self._is_ours():
-            status = robust.trylock(self._address)
+        us = os.getpid(), threading.get_native_id()
+        while self._taken_by != us:
+            status = EINVAL
+            if robust.sound(self._address):
+                (status,) = robust.tried(self._address)
             if status == EBUSY and deadline.waits:
                 status = robust.lock_within(self._address, min(deadline.left(), _SLICE))
-            if status == EOWNERDEAD:
-                robust.consistent(self._address)
-                status = 0
-            if status == 0:
-                self._taken_by = os.getpid(), threading.get_native_id()
+            if status in {0, EOWNERDEAD}:
+                self._taken_by = us  # before the next call, at which a handler may raise
+                if status:
+                    robust.consistent(self._address)
+            elif status not in {EBUSY, ETIMEDOUT}:
+                raise SegmentCorrupt(f"{self._name}: the seat is broken (errno {status}); unlink and create it anew")
             elif deadline.passed():
                 return False
         return True
 
     def leave(self) -> None:
         if self._is_ours():
+            can_be_left = robust.can_be_left(self._address)
             self._taken_by = None
-            robust.unlock(self._address)
+            if can_be_left:
+                robust.unlock(self._address)
 
     def taken(self) -> bool:
         return self._is_ours() or robust.lives(self._address)

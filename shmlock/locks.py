@@ -19,6 +19,7 @@ from shmlock._engine.mutual import mutual_exclusion_of
 from shmlock._engine.stats import FULL, LockStatistics, read_statistics
 from shmlock._faces import CarefulReader, Policy, Seeker, Timed, Upgrade, Writer, check_policy
 from shmlock._kernel.deadline import FOREVER, Deadline
+from shmlock._kernel.interrupts import begins_at_once
 from shmlock._segment.header import Kind
 from shmlock._segment.layout import OWNER_DIED, SEQUENCE, WRITER
 
@@ -293,10 +294,12 @@ class Mutex(Handle):
         """As `threading.Lock.acquire`: -1 waits for ever. Raises WouldDeadlock where that one would hang."""
         return self._engine.acquire(Deadline.after(None if timeout == -1 else timeout, blocking=blocking))
 
+    @begins_at_once
     def release(self) -> None:
         """Raises NotHeld when this thread, in this process, does not hold it."""
         self._release(vouch=True)
 
+    @begins_at_once
     def _release(self, *, vouch: bool) -> None:
         try:
             self._engine.release(vouch=vouch)
@@ -313,6 +316,7 @@ class Mutex(Handle):
         self._engine.acquire(FOREVER)
         return self
 
+    @begins_at_once
     def __exit__(self, *exception: object) -> None:
         self._release(vouch=exception[0] is None)
 

@@ -17,7 +17,9 @@ from shmlock._engine.handle import DEFAULT_PARTICIPANTS, Handle
 from shmlock._engine.stats import LockStatistics, read_statistics
 from shmlock._kernel.membarrier import Fences
 from shmlock._rolling import CODES, FIRST_CODE, Geometry, Shard, Table, Tally
+from shmlock._segment import noise
 from shmlock._segment.header import Kind
+from shmlock._segment.noise import Sound
 from shmlock.errors import LayoutMismatch
 
 if TYPE_CHECKING:
@@ -223,7 +225,11 @@ class RTMetrics(Handle, _Readings):
             shard = self._join()
         if not (100 <= code < 600 and 0 <= seconds <= self._longest):
             seconds = self._checked(code, seconds)
-        shard.record(int(self._clock() / self._tick), code, int(seconds * 1e6))
+        try:
+            shard.record(int(self._clock() / self._tick), code, int(seconds * 1e6))
+        except ValueError as error:
+            noise.check(self._name, error)
+            raise
 
     def _checked(self, code: int, seconds: float) -> float:
         if not FIRST_CODE <= code < FIRST_CODE + CODES:
@@ -244,7 +250,8 @@ class RTMetrics(Handle, _Readings):
     # --- reading
 
     def _tally(self, *, latencies: bool) -> Tally:
-        return self._table.tally(int(self._clock() / self._tick), latencies=latencies)
+        with Sound(self._name):
+            return self._table.tally(int(self._clock() / self._tick), latencies=latencies)
 
     def export(self) -> MetricsSnapshot:
         """All that counts now, apart from what is recorded from now on."""
@@ -252,11 +259,13 @@ class RTMetrics(Handle, _Readings):
 
     def totals(self) -> dict[int, int]:
         """How many of each status code since creation, by code: what never grows old, nor is reset; zeros left out."""
-        return self._table.totals()
+        with Sound(self._name):
+            return self._table.totals()
 
     def latency_sum(self) -> float:
         """The latencies of all that was recorded since creation, in seconds."""
-        return self._table.microseconds() / 1e6
+        with Sound(self._name):
+            return self._table.microseconds() / 1e6
 
     def counter_window_size(self) -> float:
         """The time that the counts are of, in seconds."""
@@ -280,7 +289,8 @@ class RTMetrics(Handle, _Readings):
             shard = self._here.shard
         except AttributeError:
             shard = self._join()
-        shard.add(tally)
+        with Sound(self._name):
+            shard.add(tally)
 
     def reset(self) -> None:
         """Have all that was recorded so far count no more, in `totals` and `latency_sum` apart.

@@ -29,11 +29,13 @@ from shmlock._engine.engine import engine_of
 from shmlock._engine.handle import DEFAULT_PARTICIPANTS, Handle
 from shmlock._engine.stats import LockStatistics, read_statistics
 from shmlock._kernel.deadline import FOREVER
+from shmlock._segment import noise
 from shmlock._segment.header import Kind
 from shmlock._segment.layout import READS, SEEKER
+from shmlock._segment.noise import Sound
 from shmlock._segment.words import WORD
 from shmlock._timetable import DIRTY, Timetable
-from shmlock.errors import QueueFull
+from shmlock.errors import QueueFull, SegmentCorrupt
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -128,7 +130,9 @@ class TimerQueue(Handle):
         """
         ident, expires = self._ident(timer_id), self._moment(expires_ns, "expires_ns")
         # Without the lock this is no more than a guess, of which way is the shorter one; the longer is always right.
-        if self._table.find(ident) >= 0 and self._read(self._table.reset, ident, expires):
+        with Sound(self._name):
+            known = self._table.find(ident) >= 0
+        if known and self._read(self._table.reset, ident, expires):
             return
         if not self._change(self._table.schedule, ident, expires, self._batches):
             raise QueueFull(
@@ -284,9 +288,12 @@ class TimerQueue(Handle):
             finally:
                 if me.number >= 0 and words[me.base + READS] > depth:
                     self._reader.__exit__(None, None, None)
-        except BaseException:
+        except BaseException as error:
             if me.number >= 0 and words[me.base + READS] > depth:
                 self._reader.__exit__(None, None, None)
+            if isinstance(error, IndexError | SegmentCorrupt):  # the table contradicts itself: the next one mends it
+                self._payload[DIRTY] = 1  # noise
+            noise.check(self._name, error)
             raise
         self._change(_nothing)  # which mends
         return self._read(look, *args)

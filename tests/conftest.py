@@ -51,6 +51,11 @@ settings.load_profile("steady")
 _SAID, _DIED = "said", "died"
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """What can be had more of than a run of all tests has time for."""
+    parser.addoption("--times", type=int, default=1000, help="signals that come in each test of interruptions")
+
+
 @pytest.fixture
 def name() -> Iterator[str]:
     """A segment name that nobody else has. Afterwards it is unlinked, and nothing named after it may stay."""
@@ -73,11 +78,19 @@ class Peer:
         """Send the parent something that pickles."""
         self._pipe.send((_SAID, what))
 
+    def told(self) -> bool:
+        """Whether there is something to hear."""
+        return self._pipe.poll()
+
     def hear(self, timeout: float = HANG) -> Any:
         """Wait for what the parent says. EOFError when it has ended, TimeoutError when it says nothing."""
         if not self._pipe.poll(timeout):
             raise TimeoutError(f"the parent said nothing for {timeout} s")
         return self._pipe.recv()
+
+    def said(self) -> bool:
+        """Whether there is something to hear."""
+        return self._pipe.poll()
 
 
 class Child:

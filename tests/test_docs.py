@@ -43,3 +43,22 @@ def test_docstrings_examples_run(name: str, module: str) -> None:
         assert result.failed == 0
         found += 1
     assert found
+
+
+def test_the_cases_are_tested() -> None:
+    """Each row of docs/cases.md names tests, and each test that it names is there."""
+    rows = [
+        line for line in (ROOT / "docs/cases.md").read_text(encoding="utf-8").splitlines() if line.startswith("| ")
+    ][1:]
+    assert len(rows) >= 45
+    for row in rows:
+        tested = row.strip("|").rpartition("|")[2]
+        found = 0
+        source = ""
+        for word in re.findall(r"`([^`]+)`", tested):
+            if word.endswith(".py"):
+                source = (ROOT / "tests" / word).read_text(encoding="utf-8")
+                found += 1
+            else:
+                assert f"def {word}(" in source, f"{word}: {row}"
+        assert found, row

@@ -8,8 +8,7 @@ import os
 import signal
 import sys
 import threading
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -31,7 +30,7 @@ from shmlock._segment.layout import (
     WRITER,
     slot,
 )
-from tests.order import until
+from tests.order import guard_held, until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -213,30 +212,6 @@ def test_a_death_in_the_guard_is_repaired(lock: shmlock.RWLock, start: Start) ->
     assert lock._words[DIRTY] == 0
     assert lock._words[GATE] != GATE_CLOSED
     assert lock.statistics().repairs == 1
-
-
-@contextmanager
-def guard_held(
-    lock: shmlock.RWLock | shmlock.SharedConfig, start: Start, first: Callable[[Any], None] = lambda _: None
-) -> Iterator[Child]:
-    """Somebody, who has done something else first, is in the middle of a change, and does not go on before the end."""
-
-    def stay_inside(peer: Peer) -> None:
-        def action() -> None:
-            peer.say("inside")
-            peer.hear()
-
-        ours = type(lock)(lock.name)
-        first(ours)
-        ours._engine.guard.run(FOREVER, action)
-        peer.say("went on")
-        peer.hear()
-
-    child = start(stay_inside)
-    assert child.hear() == "inside"
-    yield child
-    child.say("go on")
-    assert child.hear() == "went on"
 
 
 def test_a_guard_held_by_a_stopped_process_keeps_nobody_for_ever(lock: shmlock.RWLock, start: Start) -> None:

@@ -81,3 +81,40 @@ def test_a_process_that_uses_everything_ends_in_silence(name: str, tmp_path: Pat
         pass
     for suffix in (".m", ".c", ".t"):
         assert shmlock.unlink(name + suffix)
+
+
+PROGRAM = """
+import gc, os, sys, shmlock
+lock, mutex = shmlock.RWLock(sys.argv[1]), shmlock.Mutex(sys.argv[1] + ".m")
+lock.writer.acquire()
+mutex.acquire()
+if not os.fork():
+    lock.close()
+    mutex.close()
+    del lock, mutex
+    gc.collect()
+    sys.exit(0)
+os.wait()
+print("held", flush=True)
+input()
+"""
+
+
+def test_a_child_that_exits_gives_up_nothing_of_its_parent_s(name: str) -> None:
+    """Its close, collection and exit, atexit hooks and all, leave the parent what it holds."""
+    lock, mutex = shmlock.RWLock(name), shmlock.Mutex(f"{name}.m")
+    command = [sys.executable, "-P", "-W", "ignore", "-c", PROGRAM, name]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as program:
+        try:
+            assert program.stdout is not None
+            assert program.stdout.readline() == "held\n"
+            assert not lock.reader.acquire(timeout=0.05)
+            assert mutex.locked()
+            assert lock.reap() == 0
+            program.communicate("\n", timeout=60)
+        finally:
+            program.kill()
+    assert program.returncode == 0
+    assert lock.writer.acquire(timeout=30)
+    lock.writer.release()
+    mutex.unlink()

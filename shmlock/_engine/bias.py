@@ -37,6 +37,8 @@ import threading
 from typing import TYPE_CHECKING, Any, Self
 
 from shmlock._kernel.deadline import FOREVER, Deadline
+from shmlock._kernel.interrupts import begins_at_once
+from shmlock._segment import noise
 from shmlock._segment.layout import GATE, OWNER_DIED
 from shmlock.errors import LockTimeout
 
@@ -86,11 +88,15 @@ class Reader:
         except (AttributeError, TypeError):
             at = self._engine.prepare()
             depth = words[at]
-        words[at] = depth + 1
-        if words[GATE] and not depth:
-            words[at] = 0
-            self._engine.acquire_read(FOREVER)
-        return self
+        try:
+            words[at] = depth + 1
+            if words[GATE] and not depth:
+                words[at] = 0
+                self._engine.acquire_read(FOREVER)
+            return self  # noqa: TRY300  a jump over what follows would cost
+        except ValueError as error:
+            noise.check(self._engine.segment.name, error)
+            raise
 
     def acquire(self, blocking: bool = True, timeout: float | None = None) -> bool:
         """Read, together with other readers and a seeker. Nests. True when held.
@@ -109,12 +115,17 @@ class Reader:
             except LockTimeout:
                 return False
             depth = words[at]
-        words[at] = depth + 1
-        if words[GATE] and not depth:
-            words[at] = 0
-            return self._engine.acquire_read(deadline)
-        return True
+        try:
+            words[at] = depth + 1
+            if words[GATE] and not depth:
+                words[at] = 0
+                return self._engine.acquire_read(deadline)
+            return True  # noqa: TRY300  as above
+        except ValueError as error:
+            noise.check(self._engine.segment.name, error)
+            raise
 
+    @begins_at_once
     def __exit__(self, kind: object, value: object, traceback: object) -> None:
         words = self._words
         try:
@@ -134,7 +145,13 @@ class Reader:
         if words[GATE] and not depth:
             self._engine.left_read()
 
+    @begins_at_once
     def release(self) -> None:
         """Leave. Raises NotHeld when this thread, in this process, does not read."""
-        self._engine.check_reads()
+        try:
+            reads = self._words[self._here.me.at] > 0
+        except (AttributeError, TypeError):
+            reads = False
+        if not reads:
+            self._engine.check_reads()
         self.__exit__(None, None, None)

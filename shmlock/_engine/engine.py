@@ -12,6 +12,7 @@ from shmlock._engine.modes import MODE_MASK, QUEUES, SEEK, UPGRADE, WRITE
 from shmlock._kernel.deadline import FOREVER, Deadline
 from shmlock._kernel.forks import in_child
 from shmlock._segment.layout import PID, READS, SEEKER, WANT, WRITER, slot
+from shmlock._segment.noise import Sound
 from shmlock.errors import LockTimeout
 
 if TYPE_CHECKING:
@@ -114,7 +115,8 @@ class Engine(Holds):
         for word, doing in ((WRITER, "written"), (SEEKER, "sought in")):
             number = words[word]
             if number:
-                parts.append(f"{doing} by process {words[slot(number - 1) + PID]}")
+                with Sound(self.segment.name):
+                    parts.append(f"{doing} by process {words[slot(number - 1) + PID]}")
         readers = sum(reads > 0 for reads in self.state.column(READS))
         waiters = sum(want > 0 for want in self.state.column(WANT))
         parts += [f"{readers} reading"] if readers else []

@@ -7,6 +7,7 @@ import weakref
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self
 
 from shmlock._kernel.deadline import Deadline
+from shmlock._kernel.interrupts import begins_at_once
 from shmlock._segment.header import Kind, Plan
 from shmlock._segment.layout import MOST_PARTICIPANTS
 from shmlock._segment.segment import check_name, open_segment
@@ -92,9 +93,18 @@ class Handle:
         others.discard(self)
         try:
             if not others:
-                self._leave()
+                self._leave_surely()
         finally:
             self._shut(Closed(self._name))
+
+    @begins_at_once
+    def _leave_surely(self) -> None:
+        """Also when it is interrupted: nobody could give up afterwards what is left."""
+        try:
+            self._leave()
+        except BaseException:
+            self._leave()  # what has been given up is no matter
+            raise
 
     def _leave(self) -> None:
         """Give up what the process holds."""

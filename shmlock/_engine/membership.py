@@ -9,7 +9,6 @@ the mark stays, and the next one to look under the guard carries it out.
 from __future__ import annotations
 
 import functools
-import os
 import sys
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, TypeVar, TypeVarTuple
@@ -22,7 +21,7 @@ from shmlock._engine.state import State
 from shmlock._kernel import parker, process
 from shmlock._kernel.deadline import FOREVER, Deadline
 from shmlock._kernel.membarrier import Fences
-from shmlock._segment import participants
+from shmlock._segment import noise, participants
 from shmlock._segment.layout import ABANDONED, HIGH_WATER, READS, SEEKER, WANT, WRITER
 from shmlock.errors import LockTimeout, ParticipantsExhausted, WouldDeadlock
 
@@ -51,7 +50,7 @@ class Membership:
         self.recovery = Recovery(segment, self.state)
         self._posts: dict[int, Callable[[], None]] = {}
         self._participants: dict[int, Participant] = {}
-        # Told under the guard of each participant that leaves of its own accord, before its slot is free.
+        # Told of each participant that leaves of its own accord, by itself or under the guard, before its slot is free.
         self.parting: Callable[[int], None] | None = None
 
     def _slowly(self, path: Callable[[Participant, *Ts], T], *args: *Ts, deadline: Deadline = FOREVER) -> T:
@@ -79,12 +78,13 @@ class Membership:
                 me.busy = False
                 if me.number >= 0 and not self.words[me.base + ABANDONED]:
                     me.at = me.base + READS
-        except BaseException:
+        except BaseException as error:
             if me.asked:
                 me.at = None
                 self.words[me.base + ABANDONED] = me.asked
                 with suppress(LockTimeout):
                     self._slowly(_index_of_reads, deadline=Deadline.after(GRACE))  # settles it first
+            noise.check(self.segment.name, error)
             raise
 
     def _check_idle(self) -> None:
@@ -133,8 +133,7 @@ class Membership:
         """Under the guard: a free slot; else one of the dead's; else a new one at the end of the table."""
         segment = self.segment
         deaths: list[Death] = []
-        if me.claiming >= 0:  # the last attempt was interrupted
-            participants.abort(segment, me.claiming)
+        self._abort_claim(me)
         claim = functools.partial(participants.claim, segment, identity, ours=ours, trying=me.trying)
         number = claim(limit=self.words[HIGH_WATER])
         if number is None:
@@ -149,21 +148,36 @@ class Membership:
         me.claimed(number, self.words)
         return deaths
 
+    def _abort_claim(self, me: Participant) -> None:
+        """Under the guard: free what an attempt that was interrupted may have taken."""
+        if me.claiming >= 0:
+            participants.abort(self.segment, me.claiming)
+            me.claiming = -1
+
     def depart(self, me: Participant) -> None:
-        """The calling thread ends: free its slot. A hold that it leaves behind is for the others to evict."""
+        """The calling thread ends: free its slot. A hold that it leaves behind is for the others to evict.
+
+        So is the slot, if the guard is not to be had: a process that is stopped in it must not keep others from ending.
+        That it leaves of its own accord is told first, without the guard, for it must not look like a death then.
+        """
         words = self.words
         holds = words[me.base + READS] or words[me.base + WANT] or me.number + 1 in {words[WRITER], words[SEEKER]}
         if me.is_caller() and me.present and not holds and not me.busy:
-            self._aside(me, self._give_up, [me])
+            if self.parting is not None:
+                self.parting(me.number)
+            self._aside(me, self._give_up, me, [me], deadline=Deadline.after(GRACE))
 
     def leave(self) -> None:
         """Give up all that this process's threads hold here, and their slots."""
-        pid = os.getpid()
-        leaving = [
-            mine for mine in self._participants.values() if mine.pid == pid and mine.present and mine.number >= 0
-        ]
-        self._aside(self.me(), self._give_up, leaving)
-        self.here = Here()
+        me = self.me()
+        if me.busy:
+            self._check_idle()
+        # First, so that nobody who opens it anew, in this moment or after an interruption, goes on with a slot that has
+        # been given up.
+        left, self.here = self.here, Here()
+        leaving = [mine for mine in self._participants.values() if mine.number >= 0]
+        self._aside(me, self._give_up, me, leaving)
+        left.__dict__.clear()  # only now, for what its finalizer is interrupted by is lost
 
     def _aside(self, me: Participant, action: Callable[[*Ts], T], *args: *Ts, deadline: Deadline = FOREVER) -> T:
         """Run an action under the guard for which the calling thread needs no slot."""
@@ -173,21 +187,27 @@ class Membership:
         me.busy = True
         try:
             return self.guard.run(deadline, action, *args)
+        except BaseException as error:
+            noise.check(self.segment.name, error)
+            raise
         finally:
             me.busy = False
             me.at = at if me.present else None
 
-    def _give_up(self, leaving: list[Participant]) -> None:
+    def _give_up(self, caller: Participant, leaving: list[Participant]) -> None:
         """Under the guard. A latch can only be given back by the thread that holds it."""
+        identity = process.identity()
+        self._abort_claim(caller)
         for mine in leaving:
             mine.present = False
-            if self.parting is not None:
-                self.parting(mine.number)
-            self.state.clear(mine.number, died=False)
-            self.state.depart(mine.number)
+            if participants.is_of(self.segment, mine.number, identity):
+                if self.parting is not None:
+                    self.parting(mine.number)
+                self.state.clear(mine.number, died=False)
+                self.state.depart(mine.number)
             if mine.is_caller():
-                self._participants.pop(mine.number, None)
                 participants.unlatch(self.segment, mine.number)
+                self._participants.pop(mine.number, None)
         self.state.decide()
 
     def forget(self) -> None:

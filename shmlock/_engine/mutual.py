@@ -9,15 +9,28 @@ from __future__ import annotations
 import os
 import threading
 import time
-from errno import EBUSY, EOWNERDEAD, ETIMEDOUT
+from errno import EBUSY, EINVAL, EOWNERDEAD, ETIMEDOUT
 from typing import TYPE_CHECKING, Final
 
 from shmlock._engine.modes import WRITE
 from shmlock._engine.stats import Account
 from shmlock._kernel import process
 from shmlock._kernel.forks import in_child
-from shmlock._kernel.robust import consistent, lock_within, trylock, unlock
-from shmlock._segment.layout import ACCOUNT, BANKS, OWNER_DEATHS, OWNER_DIED, SEEKER, WRITER, WRITER_SINCE
+from shmlock._kernel.interrupts import begins_at_once
+from shmlock._kernel.robust import (
+    AFTER,
+    BEFORE,
+    KIND,
+    consistent,
+    kind,
+    linked,
+    lock_within,
+    tried,
+    trylock,
+    unlock,
+)
+from shmlock._segment import noise
+from shmlock._segment.layout import ACCOUNT, BANKS, GUARD, OWNER_DEATHS, OWNER_DIED, SEEKER, WRITER, WRITER_SINCE
 from shmlock.errors import NotHeld, SegmentCorrupt, WouldDeadlock
 
 if TYPE_CHECKING:
@@ -25,6 +38,8 @@ if TYPE_CHECKING:
     from shmlock._segment.segment import Segment
 
 _SLICE: Final = 0.020  # seconds
+_KIND, _BEFORE, _AFTER = GUARD + KIND, GUARD + BEFORE, GUARD + AFTER
+_64_BITS: Final = (1 << 64) - 1
 _UNLOCKS: Final = BANKS[0] + ACCOUNT["write_unlocks"]
 
 
@@ -39,6 +54,8 @@ class MutualExclusion:
         self.segment = segment
         self.words = segment.words
         self._address = segment.guard_address
+        self._kind = kind()
+        self._before = self._after = 0  # the mutex's links, when it was taken; only its holder uses them
         self._here = _Here()
         self._account = Account(segment.words, BANKS[0])
 
@@ -53,10 +70,11 @@ class MutualExclusion:
             status, waited = self._lock(deadline)
             if status in {EBUSY, ETIMEDOUT}:
                 return False
+            self._before, self._after = words[_BEFORE], words[_AFTER]
             if status == EOWNERDEAD:
                 self._note_death()
             elif status:
-                raise SegmentCorrupt(f"{self.segment.name}: the mutex is broken (errno {status})")
+                raise self._broken(status)
             words[SEEKER] = process.pid_namespace()
             words[WRITER] = os.getpid()
             words[WRITER_SINCE] = time.monotonic_ns()
@@ -64,29 +82,45 @@ class MutualExclusion:
             if waited:
                 self._account.waited(WRITE, waited)
             here.holds = True
-        except BaseException:
+        except BaseException as error:
             # Interrupted: whether it is ours by now the mutex knows best (EPERM if not), except that it takes an
             # equal thread id in another pid namespace for its own: then the holder's namespace stands here.
             here.holds = False
-            if words[SEEKER] in {0, process.pid_namespace()}:
-                consistent(address)
+            if words[SEEKER] in {0, process.pid_namespace()} and words[_KIND] == self._kind:
+                if consistent(address) == 0:
+                    self._tell_of_death()  # which has not been done yet
                 unlock(address)
+            noise.check(self.segment.name, error)
             raise
         return True
 
+    def _broken(self, status: int) -> SegmentCorrupt:
+        name = self.segment.name
+        return SegmentCorrupt(f"{name}: the mutex is broken (errno {status}); shmlock.unlink({name!r}) removes it")
+
     def _lock(self, deadline: Deadline) -> tuple[int, int]:
-        """The status and, if it had to be waited for, the nanoseconds."""
-        status = trylock(self._address)
+        """The status and, if it had to be waited for, the nanoseconds.
+
+        EINVAL for a mutex of another kind: noise, which would end the process in the C library (see `robust`).
+        """
+        status = trylock(self._address) if self.words[_KIND] == self._kind else EINVAL
         if status != EBUSY or not deadline.waits:
             return status, 0
         began = time.monotonic_ns()
         while status in {EBUSY, ETIMEDOUT} and (left := deadline.left()):
+            if self.words[_KIND] != self._kind:
+                return EINVAL, 0
             status = lock_within(self._address, min(left, _SLICE))
         return status, time.monotonic_ns() - began
 
+    @begins_at_once
     def _note_death(self) -> None:
-        """The mutex is ours, and its last owner died inside."""
+        """The mutex is ours, and its last owner died inside. What tells the others comes before what can be cut off."""
+        self._tell_of_death()
         consistent(self._address)
+
+    @begins_at_once
+    def _tell_of_death(self) -> None:
         self.words[OWNER_DEATHS] += 1
         self.words[OWNER_DIED] = 1
 
@@ -98,9 +132,15 @@ class MutualExclusion:
         here, words = self._here, self.words
         if not here.holds:
             raise NotHeld(f"{self.segment.name}: this thread of process {os.getpid()} does not hold the mutex")
+        # Other links than when it was taken: of neighbours that came or went. Or somebody else has written there.
+        moved = words[_BEFORE] != self._before or words[_AFTER] != self._after
+        if (moved and not linked(self._address)) or words[_KIND] != self._kind:
+            here.holds = False
+            words[_KIND] = 0  # noise: nobody can leave it any more, and all are told
+            raise self._broken(EINVAL)
         if vouch:
             words[OWNER_DIED] = 0
-        words[_UNLOCKS] += 1
+        words[_UNLOCKS] = words[_UNLOCKS] + 1 & _64_BITS
         words[WRITER] = 0
         words[SEEKER] = 0
         here.holds = False
@@ -108,13 +148,18 @@ class MutualExclusion:
 
     def locked(self) -> bool:
         """Whether somebody who lives holds it."""
-        status = trylock(self._address)
-        if status == EBUSY:
-            return True
-        if status == EOWNERDEAD:
-            self._note_death()
-        unlock(self._address)
-        return False
+        status = EINVAL
+        try:
+            if self.words[_KIND] == self._kind:
+                (status,) = tried(self._address)
+            if status == EOWNERDEAD:
+                self._note_death()
+        finally:
+            if status in {0, EOWNERDEAD}:
+                unlock(self._address)
+        if status not in {0, EBUSY, EOWNERDEAD}:
+            raise self._broken(status)
+        return status == EBUSY
 
     def holds(self) -> bool:
         """Whether the calling thread does."""

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from shmlock._engine.phases import waiting
-from shmlock._segment.layout import ABANDONED, PID, READS, SEEKER, TID, WANT, WRITER, slot
+from shmlock._segment.layout import ABANDONED, IN_USE, PID, READS, SEEKER, TID, WANT, WRITER, slot
 from shmlock._segment.participants import find_dead, is_dead
+from shmlock.errors import SegmentCorrupt
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -49,6 +50,7 @@ class Recovery:
         Decides anew in any case: a reader that was interrupted for good between leaving and deciding, or a
         process that was killed between deciding and waking, costs the others a slice and no more.
         """
+        self._check(number)
         queue = waiting(self._state.column(WANT))
         suspects = self._holders(number) if queue[:1] == [number] else queue[:1]
         deaths: list[Death] = []
@@ -56,6 +58,16 @@ class Recovery:
             deaths = self.sweep()
         self._state.decide()
         return deaths
+
+    def _check(self, number: int) -> None:
+        """Whoever waits, writes or seeks takes part: it is taken out of the state before its slot is free.
+
+        Raises SegmentCorrupt if not: it is noise that we wait for, and nobody will ever leave.
+        """
+        words = self._words
+        numbers = {number + 1, words[WRITER], words[SEEKER]} - {0}
+        if not all(words[slot(taking_part - 1) + IN_USE] for taking_part in numbers):
+            raise SegmentCorrupt(f"{self._segment.name}: it is held by a participant that there is not")
 
     def _holders(self, but: int) -> list[int]:
         words = self._words

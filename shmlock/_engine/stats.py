@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from shmlock._engine.modes import READ, SEEK, UPGRADE, WRITE
+from shmlock._kernel.interrupts import begins_at_once
 from shmlock._segment.layout import (
     ACCOUNT,
     ACCOUNT_AT,
@@ -21,6 +22,7 @@ from shmlock._segment.layout import (
     REVOCATIONS,
     slot,
 )
+from shmlock._segment.noise import Sound
 
 if TYPE_CHECKING:
     from shmlock._engine.state import Words
@@ -50,9 +52,11 @@ class Account:
         self._words = words
         self._at = at
 
+    @begins_at_once
     def locked(self, mode: int) -> None:
         self._words[self._at + _FIRST[mode]] += 1
 
+    @begins_at_once
     def unlocked(self, mode: int) -> None:
         self._words[self._at + _FIRST[mode] + _UNLOCKS] += 1
 
@@ -123,13 +127,14 @@ def read_statistics(segment: Segment) -> LockStatistics:
         bank = BANKS[fold & 1]
         total = words[bank : bank + ACCOUNT.size].tolist()
         held = 0
-        for number in range(words[HIGH_WATER]):
-            held += words[slot(number) + READS]
-            if number + 1 == fold >> 1:
-                continue  # in the bank already
-            start = slot(number) + ACCOUNT_AT
-            for offset, value in enumerate(words[start : start + ACCOUNT.size].tolist()):
-                total[offset] = max(total[offset], value) if offset in MAXIMA else total[offset] + value
+        with Sound(segment.name):
+            for number in range(words[HIGH_WATER]):
+                held += words[slot(number) + READS]
+                if number + 1 == fold >> 1:
+                    continue  # in the bank already
+                start = slot(number) + ACCOUNT_AT
+                for offset, value in enumerate(words[start : start + ACCOUNT.size].tolist()):
+                    total[offset] = max(total[offset], value) if offset in MAXIMA else total[offset] + value
         if words[FOLD] == fold:
             break
 

@@ -8,7 +8,7 @@ and across pid namespaces. A stopped process holds its latch: it lives.
 from __future__ import annotations
 
 import threading
-from errno import EBUSY, EOWNERDEAD
+from errno import EINVAL, EOWNERDEAD
 from typing import TYPE_CHECKING
 
 from shmlock._kernel import robust
@@ -90,8 +90,10 @@ def _identify(segment: Segment, number: int, identity: tuple[int, int, int, int]
 def _latch(segment: Segment, number: int) -> bool:
     address = segment.latch_address(number)
     _latches.held.add(address)
-    status = robust.trylock(address)
-    if status == EOWNERDEAD:
+    status = EINVAL
+    if robust.sound(address):
+        (status,) = robust.tried(address)
+    if status == EOWNERDEAD:  # at once: an unlock without it, in `abort`, would make the latch useless for ever
         robust.consistent(address)
     if status not in {0, EOWNERDEAD}:
         _latches.held.discard(address)
@@ -102,14 +104,30 @@ def _latch(segment: Segment, number: int) -> bool:
 def unlatch(segment: Segment, number: int) -> bool:
     """Give the latch back; False (EPERM) if the calling thread does not hold it."""
     address = segment.latch_address(number)
-    status = robust.unlock(address)
-    _latches.held.discard(address)
-    return not status
+    held = _latches.held
+    if address not in held:
+        return False
+    can_be_left = robust.can_be_left(address)
+    held -= {address}  # not by a call, so that no handler runs between this and the unlock
+    return can_be_left and not robust.unlock(address)
+
+
+def is_of(segment: Segment, number: int, identity: tuple[int, int, int, int]) -> bool:
+    """Whether the slot is in use by a thread of the process that this `process.identity()` is of.
+
+    A thread that ended with a hold was evicted by whoever waited for it, and its slot may be a stranger's by now.
+    """
+    words = segment.words
+    base = slot(number)
+    pid, _, started, namespace = identity
+    return bool(words[base + IN_USE]) and (words[base + PID], words[base + STARTED], words[base + NAMESPACE]) == (
+        pid, started, namespace,
+    )  # fmt: skip
 
 
 def still_latched(segment: Segment, number: int) -> bool:
     """Whether a latch that this thread is said to hold is indeed held by somebody who lives."""
-    return robust.trylock(segment.latch_address(number)) == EBUSY
+    return robust.lives(segment.latch_address(number))
 
 
 def is_dead(segment: Segment, number: int) -> bool:

@@ -1,35 +1,43 @@
-"""Signal handlers that raise, at random moments, thousands of times: nothing is left behind but what is reported.
+"""Signal handlers that raise, at random moments, thousands of times: nothing is left behind, not even a hold.
 
-One window is known and allowed here: CPython may run a handler at the very start of `__exit__`, before any code
-of ours. The hold then stays, the thread still has it, and can release it. (A `with` whose body ends with a call
-hardly ever meets it: the handler runs at the end of that call, inside the body.)
+    pytest tests/crash/test_interruptions.py --times 5000    # signals a test; more than 50,000 in all
+
+How many there are by default is enough to find, each time, what is left by one in a thousand.
 """
 
 from __future__ import annotations
 
+import ctypes
+import functools
 import gc
 import random
 import signal
-from typing import TYPE_CHECKING
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import shmlock
-from shmlock._engine.modes import WRITE
 from shmlock._kernel import process
 from shmlock._segment.layout import ABANDONED, READS, SEEKER, WANT, WRITER
+from tests.order import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from shmlock._engine.participant import Participant
     from tests.conftest import Peer, Start
-
-TIMES = 3000
 
 
 class Interrupted(TimeoutError):  # noqa: N818  it is no error
     """What the handler raises: an OSError, which must not be taken for an answer of the kernel's."""
+
+
+@pytest.fixture
+def times(pytestconfig: pytest.Config) -> int:
+    """How many signals come in a test."""
+    number: int = pytestconfig.getoption("times")
+    return number
 
 
 @pytest.fixture
@@ -89,21 +97,100 @@ def churning(name: str) -> Callable[[Peer], None]:
     return churn
 
 
-def settled(lock: shmlock.RWLock) -> Participant:
-    """The calling thread, which wants nothing any more, and has carried out what it walked away from."""
-    me = lock._engine.me()
-    if me.number >= 0:
-        assert lock._words[me.base + WANT] == 0
-        if lock._words[me.base + ABANDONED]:
+def settled(lock: shmlock.RWLock) -> bool:
+    """Whether what was abandoned is carried out. On a busy machine the other one may be in the guard for long."""
+    if lock._words[lock._engine.me().base + ABANDONED]:
+        with suppress(shmlock.errors.LockTimeout):
             lock._engine.prepare()
-    return me
+    return not lock._words[lock._engine.me().base + ABANDONED]
+
+
+def nothing_held(lock: shmlock.RWLock) -> None:
+    """Nor wanted, by the calling thread, when it has carried out what it walked away from."""
+    words, me = lock._words, lock._engine.me()
+    if me.number < 0:
+        return
+    assert words[me.base + WANT] == 0
+    until(lambda: settled(lock))
+    assert words[me.base + READS] == 0
+    assert me.number + 1 not in {words[WRITER], words[SEEKER]}
+
+
+class Trip:
+    """`-trip` sends this process a signal within an operation after which CPython does not look for one."""
+
+    __neg__ = staticmethod(functools.partial(ctypes.PyDLL(None)["raise"], int(signal.SIGUSR1)))
+
+
+USES: dict[str, Callable[[shmlock.SeekLock], Any]] = {
+    "reader": lambda lock: lock.reader,
+    "writer": lambda lock: lock.writer,
+    "seeker": lambda lock: lock.seeker,
+    "read_lock": lambda lock: lock.read_lock(timeout=30),
+    "write_lock": lambda lock: lock.write_lock(timeout=30),
+    "seek_lock": lambda lock: lock.seek_lock(timeout=30),
+}
+
+
+@pytest.mark.parametrize("ends", ["normally", "with an error"])
+@pytest.mark.parametrize("statistics", ["slow", "full"])
+@pytest.mark.parametrize("use", USES)
+def test_a_signal_at_the_very_end_of_a_with(name: str, use: str, statistics: Any, ends: str) -> None:
+    """It comes after the last look for signals inside, and the hold has ended when its handler raises."""
+    lock = shmlock.SeekLock(name, max_participants=4, statistics=statistics)
+    mode, trip = USES[use](lock), Trip()
+
+    def handler(*_: object) -> None:
+        raise Interrupted
+
+    def once() -> None:
+        with mode:
+            _ = -trip
+            if ends == "with an error":
+                raise KeyError
+
+    with mode:
+        pass
+    before = signal.signal(signal.SIGUSR1, handler)
+    try:
+        with suppress(KeyError):
+            once()
+        time.monotonic()  # CPython looks for signals now, if it has not before
+    except Interrupted:
+        pass
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    nothing_held(lock)
+    assert lock.writer.acquire_nowait()
+    lock.writer.release()
+    lock.close()
+
+
+def test_a_mutex_is_free_after_a_signal_at_the_very_end_of_its_with(name: str) -> None:
+    """As above."""
+    mutex, trip = shmlock.Mutex(name), Trip()
+
+    def handler(*_: object) -> None:
+        raise Interrupted
+
+    def once() -> None:
+        with mutex:
+            _ = -trip
+
+    before = signal.signal(signal.SIGUSR1, handler)
+    try:
+        with pytest.raises(Interrupted):
+            once()
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert not mutex.locked()
 
 
 @pytest.mark.parametrize("use", ["reader", "writer", "timeout", "first use"])
 def test_a_lock_survives_exceptions_at_any_moment(
-    name: str, start: Start, interrupted: Callable[[Callable[[], None]], None], use: str
+    name: str, start: Start, interrupted: Callable[[Callable[[], None]], None], times: int, use: str
 ) -> None:
-    """With another process in between, no want, no abandoned grant, no broken guard, no lost slot is left."""
+    """With another process in between, no hold, no want, no abandoned grant, no broken guard, no lost slot is left."""
     lock = shmlock.RWLock(name, max_participants=4)
     start(churning(name))
     process.identity()  # reads files, once; an interrupted open() of another library is not ours to judge
@@ -116,16 +203,9 @@ def test_a_lock_survives_exceptions_at_any_moment(
             with lock.writer if use == "writer" else lock.reader:
                 pass
 
-    words = lock._words
-    for _ in range(TIMES // 10 if use == "first use" else TIMES):
+    for _ in range(times // 10 if use == "first use" else times):
         interrupted(once)
-        me = settled(lock)
-        if me.number < 0:
-            continue
-        if words[WRITER] == me.number + 1:
-            lock.writer.release()
-        while words[me.base + READS]:
-            lock.reader.release()
+        nothing_held(lock)
         if use == "first use":
             lock.close()
             lock = shmlock.RWLock(name)
@@ -187,7 +267,7 @@ CONVERSIONS = {
 
 @pytest.mark.parametrize("use", CONVERSIONS)
 def test_a_seek_lock_survives_exceptions_at_any_moment(
-    name: str, start: Start, interrupted: Callable[[Callable[[], None]], None], use: str
+    name: str, start: Start, interrupted: Callable[[Callable[[], None]], None], times: int, use: str
 ) -> None:
     """Every conversion, with another process in between: the hold ends with its `with`, whatever it was just then."""
     lock = shmlock.SeekLock(name, max_participants=4)
@@ -195,48 +275,33 @@ def test_a_seek_lock_survives_exceptions_at_any_moment(
 
     start(seeking(name))
     once = CONVERSIONS[use]
-    words = lock._words
-    left = 0
-    for _ in range(TIMES):
+    for _ in range(times):
         interrupted(lambda: once(lock))
-        me = settled(lock)
-        if me.number < 0:
-            continue
-        holds = (words[WRITER] == me.number + 1, words[SEEKER] == me.number + 1, words[me.base + READS])
-        if any(holds):  # the window at the start of `__exit__`
-            left += 1
-            lock._engine.end(WRITE, vouch=False)
-            if holds[0] or holds[1]:
-                assert words[me.base + READS] == holds[2]
-            while words[me.base + READS]:
-                lock.reader.release()
-        assert "1 reading" not in repr(lock) or words[me.base + READS] == 0
-    assert left < TIMES / 10
+        nothing_held(lock)
     with lock.write_lock(timeout=30):
         assert not lock.writer.owner_died
     lock.close()
 
 
 def test_a_mutex_survives_exceptions_at_any_moment(
-    name: str, interrupted: Callable[[Callable[[], None]], None]
+    name: str, interrupted: Callable[[Callable[[], None]], None], times: int
 ) -> None:
-    """Whatever was interrupted, the mutex is free, or held and reported held."""
+    """Whatever was interrupted, the mutex is free."""
     mutex = shmlock.Mutex(name)
 
     def once() -> None:
         with mutex:
             pass
 
-    for _ in range(TIMES):
+    for _ in range(times):
         interrupted(once)
-        assert mutex.locked() == mutex._engine.holds()
-        if mutex.locked():
-            mutex.release()
+        assert not mutex.locked()
+        assert not mutex._engine.holds()
     assert not mutex.owner_died
 
 
 def test_a_publisher_survives_exceptions_at_any_moment(
-    name: str, interrupted: Callable[[Callable[[], None]], None]
+    name: str, interrupted: Callable[[Callable[[], None]], None], times: int
 ) -> None:
     """An interrupted publish has published all or nothing, and the next one is not in its way."""
     config = shmlock.SharedConfig(name, capacity=100)
@@ -247,7 +312,7 @@ def test_a_publisher_survives_exceptions_at_any_moment(
         turn += 1
         config.publish([turn] * 10)
 
-    for _ in range(TIMES // 3):
+    for _ in range(times // 3):
         interrupted(once)
         seen = config.get([turn] * 10)
         assert seen == [seen[0]] * 10
@@ -257,7 +322,7 @@ def test_a_publisher_survives_exceptions_at_any_moment(
 
 @pytest.mark.parametrize("use", ["collect", "schedule", "look"])
 def test_timers_survive_exceptions_at_any_moment(
-    name: str, start: Start, interrupted: Callable[..., None], use: str
+    name: str, start: Start, interrupted: Callable[..., None], times: int, use: str
 ) -> None:
     """Whatever was interrupted, nothing is held afterwards, and each timer that was not returned comes later, once."""
     timers = shmlock.TimerQueue(name, capacity=256, max_participants=4)
@@ -292,7 +357,7 @@ def test_timers_survive_exceptions_at_any_moment(
         else:
             seen.extend(timers.wake_expired(limit=2))
 
-    for _ in range(TIMES // 2):
+    for _ in range(times // 2):
         while len(timers) < 20:
             schedule()
         interrupted(once, 300e-6)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import os
-import struct
 import subprocess
 import sys
 from typing import TYPE_CHECKING
@@ -16,6 +14,7 @@ import shmlock
 from shmlock._kernel import membarrier
 from shmlock._kernel.membarrier import Fences, fence
 from shmlock._segment.layout import GATE, GATE_OPEN, GATE_SLOW
+from tests.surroundings import refuse_membarrier
 
 if TYPE_CHECKING:
     from tests.conftest import Peer, Start
@@ -78,34 +77,6 @@ def test_kernel_that_does_not_offer_it(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 # --- where a container's filter refuses it
-
-_ERRNO, _ALLOW = 0x0005_0000, 0x7FFF_0000  # SECCOMP_RET_ERRNO, SECCOMP_RET_ALLOW
-_PR_SET_SECCOMP, _PR_SET_NO_NEW_PRIVS, _FILTER = 22, 38, 2
-
-
-class _Program(ctypes.Structure):
-    """`struct sock_fprog`."""
-
-    _fields_ = (("length", ctypes.c_ushort), ("filter", ctypes.c_char_p))
-
-
-def refuse_membarrier(code: int) -> None:
-    """Have membarrier(2) fail with this errno from now on, here and in all children: seccomp(2)."""
-    number = membarrier._NUMBER
-    steps = [
-        (0x20, 0, 0, 0),  # load the number of the system call
-        (0x15, 0, 1, number),  # if it is membarrier's
-        (0x06, 0, 0, _ERRNO | code),
-        (0x06, 0, 0, _ALLOW),
-    ]
-    packed = b"".join(struct.pack("HBBI", *step) for step in steps)
-    prctl = ctypes.CDLL(None, use_errno=True).prctl
-    prctl.argtypes = [ctypes.c_int, *[ctypes.c_void_p] * 4]
-    if prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) or prctl(
-        _PR_SET_SECCOMP, _FILTER, ctypes.addressof(_Program(len(steps), packed)), 0, 0
-    ):
-        raise OSError(ctypes.get_errno(), "no filter can be set here")
-
 
 REFUSALS = pytest.mark.parametrize("code", [errno.EPERM, errno.ENOSYS], ids=["EPERM", "ENOSYS"])
 

@@ -14,6 +14,7 @@ import pytest
 
 import shmlock
 from shmlock._kernel import robust, shm
+from tests.surroundings import in_namespace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -245,39 +246,61 @@ def test_as_many_as_we_allow(start: Start) -> None:
     assert {robust.trylock(mutex) for mutex in mutexes} == {EOWNERDEAD}
 
 
+# --- noise
+
+
+def spoil(mutex: int, word: int, value: int) -> None:
+    """Write into the mutex what does not belong there."""
+    ctypes.c_uint64.from_address(mutex + 8 * word).value = value
+
+
+def left(mutex: int) -> int:
+    """As whoever holds one for long leaves it."""
+    return robust.unlock(mutex) if robust.can_be_left(mutex) else EPERM
+
+
+@pytest.mark.parametrize("value", [0, 1, 64, 0x20, 0xC0, 0xFFFF_FFFF_FFFF_FFFF])
+def test_noise_in_the_kind(mutex: int, value: int) -> None:
+    """A mutex of another kind is not one of ours: it is not touched, and nobody is called dead for it."""
+    assert robust.sound(mutex)
+    assert robust.trylock(mutex) == 0
+    spoil(mutex, robust.KIND, value)
+    assert not robust.sound(mutex)
+    assert robust.lives(mutex)
+    assert left(mutex) == EPERM
+    spoil(mutex, robust.KIND, robust.kind())
+    assert left(mutex) == 0
+    assert not robust.lives(mutex)
+
+
+@pytest.mark.parametrize("word", [robust.BEFORE, robust.AFTER])
+@pytest.mark.parametrize("value", [0, 8, 1 << 47, (1 << 64) - 1])
+def test_noise_in_the_links(start: Start, word: int, value: int) -> None:
+    """What is held is left only if its links lead to its neighbours; the process goes on, and so do the neighbours."""
+    mutexes = shared(3)
+
+    def leave(peer: Peer) -> None:
+        for mutex in mutexes:
+            assert robust.trylock(mutex) == 0
+        assert all(robust.linked(mutex) for mutex in mutexes)
+        spoil(mutexes[1], word, value)
+        assert left(mutexes[1]) == EPERM
+        peer.say(robust.trylock(mutexes[1]))
+
+    assert start(leave).hear() == EBUSY
+
+
+def test_links_of_what_is_not_held(mutex: int, start: Start) -> None:
+    """A free mutex is in no list, and one that another holds is not left."""
+    assert not robust.linked(mutex)
+    assert left(mutex) == EPERM
+    child = holder(start, mutex)
+    assert left(mutex) == EPERM
+    child.say("release it")
+    assert child.hear() == 0
+
+
 # --- pid namespaces
-
-CLONE_NEWPID = 0x2000_0000
-
-
-def in_namespace(start: Start, function: Callable[[Peer], None]) -> tuple[Child, int]:
-    """Run the function in the first process, and so thread 1, of a new pid namespace; skip where there is none.
-
-    The child that it is a child of, and its pid here.
-    """
-
-    def unshare(peer: Peer) -> None:
-        if ctypes.CDLL(None, use_errno=True).unshare(CLONE_NEWPID):
-            peer.say(os.strerror(ctypes.get_errno()))
-            return
-        told, tell = os.pipe()
-        pid = os.fork()
-        if not pid:
-            os.read(told, 1)  # what it says comes after its pid
-            function(peer)
-            return
-        peer.say(pid)
-        os.write(tell, b"x")
-        os.waitpid(pid, 0)
-        peer.say("it has ended")
-
-    if os.geteuid() != 0:
-        pytest.skip("only root can make a pid namespace")
-    child = start(unshare)
-    refusal = child.hear()
-    if isinstance(refusal, str):
-        pytest.skip(f"no pid namespace is to be had: {refusal}")
-    return child, refusal
 
 
 def test_across_pid_namespaces(mutex: int, start: Start) -> None:

@@ -16,16 +16,15 @@ import pytest
 
 import shmlock
 from shmlock._kernel import shm
+from tests.surroundings import needs_root, with_private_mount
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
-    from tests.conftest import Child, Peer, Start
+    from tests.conftest import Peer, Start
 
 SIZE = 1 << 16
 TEMPORARY = "shmlock.."  # how names begin that no user can give
-
-needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root may do that")
 
 
 @pytest.fixture
@@ -176,38 +175,6 @@ def test_killed_before_it_has_a_name(
 
 
 # --- a /dev/shm of our own
-
-_CLONE_NEWNS, _MS_REC_PRIVATE = 0x0002_0000, 1 << 14 | 1 << 18
-
-
-def mount(source: str, target: str, kind: str | None, flags: int, options: str = "") -> None:
-    """Do as the system call does, or raise OSError."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    encoded = (source.encode(), target.encode(), kind and kind.encode())
-    if libc.mount(*encoded, ctypes.c_ulong(flags), options.encode()):
-        raise OSError(ctypes.get_errno(), f"mount {target}: {os.strerror(ctypes.get_errno())}")
-
-
-def with_private_mount(start: Start, target: str, options: str, function: Callable[[Peer], None]) -> Child:
-    """Run the function in a child that alone sees an empty file system at `target`; skip where that can't be."""
-
-    def run(peer: Peer) -> None:
-        try:
-            if ctypes.CDLL(None, use_errno=True).unshare(_CLONE_NEWNS):
-                raise OSError(ctypes.get_errno(), "unshare")
-            mount("none", "/", None, _MS_REC_PRIVATE)
-            mount("tmpfs", target, "tmpfs", 0, options)
-        except OSError as error:
-            peer.say(str(error))
-            return
-        peer.say(None)
-        function(peer)
-
-    child = start(run)
-    refusal = child.hear()
-    if refusal is not None:
-        pytest.skip(f"no mount namespace of our own is to be had: {refusal}")
-    return child
 
 
 @needs_root

@@ -446,7 +446,7 @@ def test_an_interrupted_claim_leaves_the_count_right(
         raise InterruptedError
 
     with monkeypatch.context() as patched:
-        patched.setattr(participants, "robust", SimpleNamespace(**{**vars(robust), "trylock": take_and_raise}))
+        patched.setattr(participants, "robust", SimpleNamespace(**{**vars(robust), "tried": take_and_raise}))
         for _ in range(3):
             with pytest.raises(InterruptedError):
                 take_part(locks[0])
