@@ -19,7 +19,16 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from shmlock._kernel import shm
-from shmlock._kernel.libc import ADDRESS, Timespec, Tolerated, check_refusal, releasing_gil
+from shmlock._kernel.libc import (
+    ADDRESS,
+    NAME,
+    Timespec,
+    Tolerated,
+    check,
+    check_refusal,
+    holding_gil,
+    releasing_gil,
+)
 
 with suppress(ImportError):  # importing shmlock works where this can't be built; making an object does not
     import posix_ipc
@@ -29,40 +38,63 @@ if TYPE_CHECKING:
 
 _sem_open = releasing_gil.function("sem_open", ctypes.c_char_p, ctypes.c_int, restype=ctypes.c_void_p)
 _sem_clockwait = releasing_gil.function("sem_clockwait", ADDRESS, ctypes.c_int, ADDRESS)
+_sem_init = holding_gil.function("sem_init", ADDRESS, ctypes.c_int, ctypes.c_uint)
 _HAS_CLOCKWAIT: Final = releasing_gil.has("sem_clockwait")  # glibc 2.30; not in musl
 
 
+def _nobody_waits() -> bytes:
+    """What lies in a semaphore's file that nobody has posted."""
+    memory = ctypes.create_string_buffer(32)  # sizeof(sem_t): bits/semaphore.h (glibc), bits/alltypes.h (musl)
+    check(_sem_init(ctypes.addressof(memory), 1, 0))  # 1: among processes
+    return memory.raw
+
+
 def _file(name: str) -> str:
-    """The file in /dev/shm behind the semaphore of this name: sem_overview(7), NOTES."""
+    """The file in /dev/shm behind the semaphore of this name."""
     return f"sem.{name}"
+
+
+def _called(name: str) -> str:
+    """What sem_open(3) calls that file: glibc writes the prefix itself, and musl has none."""
+    return f"/{name}" if NAME == "glibc" else f"/{_file(name)}"
 
 
 def _open(name: str) -> posix_ipc.Semaphore:
     try:
-        return posix_ipc.Semaphore(f"/{name}")
+        return posix_ipc.Semaphore(_called(name))
     except posix_ipc.Error as error:  # gone, or not ours to open
         raise OSError(errno.ENOENT, str(error)) from error
 
 
-def _create(name: str, mode: int, owner: tuple[int, int]) -> posix_ipc.Semaphore:
-    """Open the semaphore, made with exactly this mode and owner if it is new."""
+def _create(name: str, mode: int, owner: tuple[int, int]) -> None:
+    """Make the semaphore, with exactly this mode and owner; nothing, if it is there.
+
+    By hand: killed in sem_open(3), which makes a file under another name first, it would leave that; and it masks the
+    mode with the umask.
+    """
+    content = _nobody_waits()
+    made = shm.Unborn(_file(name), len(content), mode=mode, owner=None)
     try:
-        semaphore = posix_ipc.Semaphore(f"/{name}", posix_ipc.O_CREX, mode=mode, initial_value=0)
-    except posix_ipc.ExistentialError:
-        return _open(name)
-    # sem_open(3) masks the mode with the umask; the file behind the name takes a chmod.
-    with Tolerated():
-        shm.set_owner_and_mode(_file(name), mode, owner)
-    return semaphore
+        with Tolerated():
+            os.fchown(made.descriptor, *owner)
+        os.pwrite(made.descriptor, content, 0)
+        made.publish()
+    finally:
+        made.discard()
 
 
 class Parker:
     """Where the owner of one slot sleeps."""
 
     def __init__(self, name: str, *, mode: int, owner: tuple[int, int]) -> None:
-        self._semaphore = _create(name, mode, owner)
+        try:
+            self._semaphore = _open(name)  # the slot's former owner's
+        except OSError as error:
+            check_refusal(error)
+            _create(name, mode, owner)
+            self._semaphore = _open(name)
         # glibc maps a semaphore once per process: this is the address that posix_ipc uses, too.
-        self._address = _sem_open(f"/{name}".encode(), 0) if _HAS_CLOCKWAIT else 0
+        self._address = _sem_open(_called(name).encode(), 0) if _HAS_CLOCKWAIT else 0
 
     def wait(self, seconds: float) -> bool:
         """Sleep until posted or for `seconds`; True when posted. Ends early when a signal comes.

@@ -11,7 +11,6 @@ import ctypes
 import errno
 import os
 import secrets
-import stat
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
@@ -114,19 +113,6 @@ def identity(name: str) -> tuple[int, int] | None:
         check_refusal(error)
         return None
     return status.st_dev, status.st_ino
-
-
-def set_owner_and_mode(name: str, mode: int, owner: tuple[int, int]) -> None:
-    """Make both exact, for an object that we have just made. OSError where we may not.
-
-    By name: under a umask of 0o777 not even its maker could open it. Nobody else can have put another object
-    there, for the directory is sticky.
-    """
-    status = os.stat(path(name), follow_symlinks=False)
-    if stat.S_IMODE(status.st_mode) != mode:
-        os.chmod(path(name), mode)  # first: after the chown it may be another's
-    if (status.st_uid, status.st_gid) != owner:
-        os.chown(path(name), *owner, follow_symlinks=False)
 
 
 def names() -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import stat
 import sys
@@ -17,6 +18,7 @@ import pytest
 
 from shmlock._kernel import parker, shm
 from shmlock._kernel.parker import Napper, Parker
+from tests.order import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -262,6 +264,31 @@ def test_unlinked_meanwhile(bed: Parker, semaphore: str) -> None:
     assert bed.wait(0) is True
     assert parker.opened(semaphore) is None
     parker.unlink(semaphore)  # again: no error
+
+
+def test_killed_while_making_one(semaphore: str, start: Start) -> None:
+    """At whatever moment: no file is left but the semaphores that were made, each of them whole."""
+
+    def unnamed() -> set[str]:
+        """What sem_open(3) leaves when it is cut off."""
+        return {found for found in shm.names() if re.fullmatch(r"sem\.\w{6}", found)}
+
+    def make(peer: Peer) -> None:
+        peer.say("begins")
+        for number in range(100_000):
+            Parker(f"{semaphore}.{number}", mode=0o600, owner=US)
+
+    before = unnamed()
+    for turn in range(40):
+        child = start(make)
+        child.hear()
+        time.sleep(turn * 50e-6)
+        child.kill()
+        made = [found.removeprefix("sem.") for found in shm.names() if found.startswith(f"sem.{semaphore}.")]
+        for found in made:
+            post(found)
+            parker.unlink(found)
+    until(lambda: unnamed() <= before)  # another program may be making one just now
 
 
 def test_no_descriptor(name: str) -> None:

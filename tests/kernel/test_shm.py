@@ -373,17 +373,6 @@ def test_unlink(entry: str) -> None:
     file.rmdir()
 
 
-@needs_root
-def test_set_owner_and_mode(entry: str) -> None:
-    """Both become exact, whatever they were."""
-    file = Path(shm.path(entry))
-    file.write_bytes(b"1")
-    for mode, owner in ((0o600, (1, 2)), (0o666, (0, 0)), (0o640, (12345, 0))):
-        shm.set_owner_and_mode(entry, mode, owner)
-        status = file.stat()
-        assert (stat.S_IMODE(status.st_mode), (status.st_uid, status.st_gid)) == (mode, owner)
-
-
 def test_names(entry: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """All names are listed, those that are not ours as well; none where there is no /dev/shm."""
     Path(shm.path(entry)).write_bytes(b"1")
