@@ -34,6 +34,7 @@ from hypothesis import HealthCheck, settings
 
 import shmlock
 from shmlock._kernel import shm
+from tests.ending import die_with
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -100,6 +101,7 @@ class Child:
         """Fork; `function` runs in the child, which ends with it: without atexit hooks or destructors."""
         self._pipe, theirs = Pipe()
         self._code: int | None = None
+        parent = os.getpid()
         sys.stdout.flush()
         sys.stderr.flush()
         with warnings.catch_warnings():
@@ -108,7 +110,7 @@ class Child:
             self.pid = os.fork()
         if not self.pid:
             self._pipe.close()
-            _run(function, theirs)
+            _run(function, theirs, parent)
         theirs.close()
         with suppress(OSError):  # it has done so itself by now, or is gone
             os.setpgid(self.pid, self.pid)
@@ -195,11 +197,12 @@ class Child:
         os.close(self._ended)
 
 
-def _run(function: Callable[[Peer], None], pipe: Connection[Any, Any]) -> NoReturn:
+def _run(function: Callable[[Peer], None], pipe: Connection[Any, Any], parent: int) -> NoReturn:
     """Be the child."""
     code = 1
     try:
         os.setpgid(0, 0)
+        die_with(parent)
         signal.signal(signal.SIGINT, signal.default_int_handler)  # a suite started in the background ignores it
         function(Peer(pipe))
         code = 0

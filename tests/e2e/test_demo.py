@@ -15,6 +15,7 @@ import psutil
 import pytest
 
 from shmlock._kernel import shm
+from tests.ending import with_us
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -38,6 +39,7 @@ class Demo:
             text=True,
             env=os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT / 'scripts'}", "PYTHONUNBUFFERED": "1"},
             process_group=0,
+            preexec_fn=with_us(signal.SIGTERM),  # it ends what it has started
         )
         self.output = ""
 

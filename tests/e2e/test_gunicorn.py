@@ -27,6 +27,7 @@ import pytest
 import shmlock
 from shmlock import gunicorn as hooks
 from shmlock._kernel import shm
+from tests.ending import with_us
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -147,6 +148,7 @@ class Server:
                 stderr=log,
                 env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
                 process_group=0,
+                preexec_fn=with_us(),
             )
         self.pid = self.process.pid
 

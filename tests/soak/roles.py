@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import faulthandler
 import logging
 import os
@@ -20,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import shmlock
 from shmlock._engine.modes import READ, SEEK, WRITE
+from tests.ending import die_with
 from tests.soak.board import COUNT, DOING, LEFT, LIVES, LOCKS, RIGHT, Board, Fields
 from tests.soak.checks import Desk, Exclusion, Fairness, Publications, Timers, counted
 from tests.soak.plan import dice_of
@@ -34,7 +34,6 @@ DESKS: Final = 3  # of one process: two threads, and a forked child
 PARTICIPANTS: Final = 64
 CHURNED: Final = 3  # names that are made and removed
 _SHORT: Final = 0.003  # seconds: a time-out that often comes
-_PR_SET_PDEATHSIG: Final = 1
 _MODES: Final = {"read": READ, "seek": SEEK, "write": WRITE}
 _WAYS_DOWN: Final = (
     ("seek", "read"),
@@ -537,12 +536,6 @@ def _be(play: Callable[[], None], board: Board, parent: int) -> NoReturn:
         board.fault("error", traceback.format_exc())
     finally:
         os._exit(code)
-
-
-def die_with(parent: int) -> None:
-    """Have the kernel kill this process when its parent has ended, however that did."""
-    if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL) or os.getppid() != parent:
-        os._exit(1)
 
 
 def prepare(board: Board) -> None:

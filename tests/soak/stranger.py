@@ -5,8 +5,9 @@ from __future__ import annotations
 import sys
 import traceback
 
+from tests.ending import die_with
 from tests.soak.board import Board
-from tests.soak.roles import Part, die_with, prepare, work
+from tests.soak.roles import Part, prepare, work
 
 if __name__ == "__main__":
     name = sys.argv[1]

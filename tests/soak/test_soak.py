@@ -23,6 +23,7 @@ from shmlock._engine.modes import MODE_MASK, QUEUES
 from shmlock._engine.phases import next_turn
 from shmlock._kernel import shm
 from shmlock._segment.layout import WANT, WRITER
+from tests.ending import with_us
 from tests.order import until
 from tests.soak.board import Fault
 from tests.soak.conductor import Conductor, Settings
@@ -59,6 +60,7 @@ def soak() -> Iterator[Callable[..., subprocess.Popen[str]]]:
                 stderr=subprocess.STDOUT,
                 text=True,
                 process_group=0,
+                preexec_fn=with_us(),
             )
         )
         return started[-1]

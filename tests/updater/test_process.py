@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from shmlock import RWLock, SharedConfig
+from tests.ending import with_us
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -32,6 +33,7 @@ class Process:
             stderr=subprocess.PIPE,
             text=True,
             env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)} | environment,
+            preexec_fn=with_us(),
         )
         self.pid = self._process.pid
         self.told = ""
