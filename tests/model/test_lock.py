@@ -38,13 +38,13 @@ NOT_GIVEN_UP: Final = r"assertion violated .*==hr\[i\]\)"
 
 def check(tmp_path: Path, options: str, faults: list[str]) -> str:
     """What the checker prints of the whole state space, or until the first fault."""
-    optimised = "-O1" if os.environ.get("MODEL") else "-O0"  # the small ones take longer to compile than to check
+    optimised = "-O2" if os.environ.get("MODEL") else "-O0"  # the small ones take longer to compile than to check
     for command in (
         ["spin", "-a", *(f"-D{option}" for option in options.split()), str(MODEL)],
         ["cc", optimised, "-DSAFETY", "-DCOLLAPSE", "-DMEMLIM=4000", "-opan", "pan.c"],
     ):
         subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, timeout=LONG)
-    pan = [str(tmp_path / "pan"), "-m100000", *faults]
+    pan = [str(tmp_path / "pan"), "-m1000000", *faults]
     printed = subprocess.run(pan, cwd=tmp_path, check=True, capture_output=True, text=True, timeout=LONG).stdout
     assert "max search depth too small" not in printed
     assert "out of memory" not in printed
@@ -56,15 +56,35 @@ LARGE: Final = [
     "NR=1 NW=1 PHASES",
     "NR=1 NW=1 RESTS",
     "NR=1 NW=1 SLOW_MODE",
-    "NR=1 NW=1 LATE=1 LOOKS",
-    "NR=1 NW=1 DEATHS=1 LOOKS TWICE",
-    "NR=0 NW=1 NS=1 CONVERSIONS=1",
     "NR=1 NW=1 NK=1",
-    "NR=1 NW=2 PHASES",
-    "NR=1 NW=1 NS=1",
     "NR=2 NW=1 PHASES",
+    "NR=2 NW=1 RESTS",
+    "NR=2 NW=1 SLOW_MODE",
+    "NR=1 NW=2 PHASES",
+    "NR=2 NW=2 PHASES",
+    # Seekers.
+    "NR=0 NW=1 NS=1 CONVERSIONS=1",
+    "NR=0 NW=2 NS=1",
+    "NR=1 NW=1 NS=1",
+    "NR=1 NW=1 NS=1 CONVERSIONS=1",
+    "NR=2 NW=0 NS=1 CONVERSIONS=1",
+    # A death.
+    "NR=1 NW=1 DEATHS=1 LOOKS TWICE",
     "NR=2 NW=1 DEATHS=1 LOOKS TWICE",
+    "NR=1 NW=2 DEATHS=1 LOOKS",
+    "NR=1 NW=1 NS=1 DEATHS=1 LOOKS TWICE",
+    "NR=1 NW=1 NK=1 DEATHS=1 LOOKS",
+    # A time-out.
+    "NR=1 NW=1 LATE=1 LOOKS",
     "NR=2 NW=1 LATE=1 LOOKS",
+    "NR=1 NW=2 LATE=1 LOOKS",
+    "NR=1 NW=1 NS=1 LATE=1 LOOKS",
+    "NR=1 NW=1 DEATHS=1 LATE=1 LOOKS",
+    # An exception in the middle of a slow path.
+    "NR=1 NW=1 INTERRUPTIONS=1 LOOKS",
+    "NR=2 NW=1 INTERRUPTIONS=1 LOOKS",
+    "NR=1 NW=2 INTERRUPTIONS=1 LOOKS",
+    "NR=1 NW=1 NS=1 INTERRUPTIONS=1 LOOKS",
 ]
 MUTANTS: Final[list[tuple[str, list[str], str]]] = [
     ("NR=1 NW=1 NO_MEMBARRIER", ASSERTED, EXCLUSION),
