@@ -51,7 +51,7 @@ def check(tmp_path: Path, options: str, faults: list[str]) -> str:
     return printed
 
 
-SMALL: Final = ["NR=1 NW=1"]
+SMALL: Final = ["NR=1 NW=1", "NR=1 NW=2 PHASES", "NR=1 NW=1 NS=1"]
 LARGE: Final = [
     "NR=1 NW=1 PHASES",
     "NR=1 NW=1 RESTS",
@@ -60,12 +60,11 @@ LARGE: Final = [
     "NR=2 NW=1 PHASES",
     "NR=2 NW=1 RESTS",
     "NR=2 NW=1 SLOW_MODE",
-    "NR=1 NW=2 PHASES",
+    "NR=2 NW=1 ITER=2",
     "NR=2 NW=2 PHASES",
     # Seekers.
     "NR=0 NW=1 NS=1 CONVERSIONS=1",
     "NR=0 NW=2 NS=1",
-    "NR=1 NW=1 NS=1",
     "NR=1 NW=1 NS=1 CONVERSIONS=1",
     "NR=2 NW=0 NS=1 CONVERSIONS=1",
     # A death.
@@ -91,11 +90,14 @@ MUTANTS: Final[list[tuple[str, list[str], str]]] = [
     ("NR=1 NW=2 SATURATES=1", ASLEEP, FOR_EVER),
     ("NR=2 NW=1 DEATHS=1 LOOKS NO_REPAIR", ANY, FOR_EVER),
     ("NR=2 NW=1 LATE=1 WITHDRAWS_BLINDLY", ANY, DUE),
+    ("NR=1 NW=2 INTERRUPTIONS=1 LOOKS DIRTY_CLEARED_EARLY", ANY, FOR_EVER),
 ]
 MORE_MUTANTS: Final[list[tuple[str, list[str], str]]] = [
     ("NR=2 NW=1 WAKE_FIRST", ASLEEP, FOR_EVER),
     ("NR=2 NW=1 BLIND", ASLEEP, FOR_EVER),
     ("NR=2 NW=1 LEAVES_BLINDLY", ASLEEP, FOR_EVER),
+    ("NR=2 NW=1 NO_SECOND_LOOK", ASLEEP, FOR_EVER),
+    ("NR=2 NW=1 LATE=1 LOOKS KEEPS_ITS_WANT", ANY, LEFT_BEHIND),
     ("NR=2 NW=1 IGNORES_ONE", ASSERTED, EXCLUSION),
     ("NR=1 NW=1 NS=1 CONVERSIONS=1 QUEUED_WRITER_ENTERS", ASSERTED, EXCLUSION),
     ("NR=1 NW=1 NK=1 CHILD_USES_PARENTS_SLOT", ASSERTED, LEFT_BEHIND),
