@@ -440,16 +440,20 @@ class Worker:
         else:
             close(self._objects)
 
-    def _exec(self) -> None:
-        """Be another program, perhaps with a hold: it is a death."""
-        if self._part.lasts or not self._lives or self._part.opener is not open_objects:
-            return
-        self._lives = 0
+    def _perhaps_hold(self) -> None:
+        """Write, in one of two cases."""
         lock, opened = self._either()
         asked_at = time.monotonic_ns()
         if self._dice.random() < 0.5:
             opened.writer.acquire()
             self._exclusion[lock].entered(WRITE, asked_at)
+
+    def _exec(self) -> None:
+        """Be another program, perhaps with a hold: it is a death."""
+        if self._part.lasts or not self._lives or self._part.opener is not open_objects:
+            return
+        self._lives = 0
+        self._perhaps_hold()
         _note_death(self._part)
         self._board.words[self._desk.base + Fields.BEAT] = time.monotonic_ns()
         os.execv("/bin/sleep", ["sleep", str(self._dice.uniform(0, 0.05))])
@@ -458,11 +462,7 @@ class Worker:
         """End without a word, perhaps with a hold."""
         if self._part.lasts:
             return
-        lock, opened = self._either()
-        asked_at = time.monotonic_ns()
-        if self._dice.random() < 0.5:
-            opened.writer.acquire()
-            self._exclusion[lock].entered(WRITE, asked_at)
+        self._perhaps_hold()
         _note_death(self._part)
         os._exit(0)
 
