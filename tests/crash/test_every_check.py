@@ -83,26 +83,29 @@ class Tracer:
     def __init__(self, nth: int) -> None:
         self.left = nth
         self.where: tuple[str, bool] | None = None
-        self._last: dict[FrameType, str] = {}
+        # Of each frame its code's operations (a look-up by code would hash all of it, each time), and the last one.
+        self._frames: dict[FrameType, tuple[dict[int, str], str]] = {}
 
     def __call__(self, frame: FrameType, _event: str, _argument: object) -> Any:
         """A function begins."""
-        if frame.f_back in self._last:
-            self._last[frame.f_back] = "a call of Python's own, in which it has looked"
+        if frame.f_back in self._frames:
+            operations, _ = self._frames[frame.f_back]
+            self._frames[frame.f_back] = operations, "a call of Python's own, in which it has looked"
         if not frame.f_code.co_filename.startswith(ROOT):
             return None
         frame.f_trace = self._step  # 3.13 switches opcode events on for a frame only if it has one
         frame.f_trace_opcodes = True
         frame.f_trace_lines = False
-        self._last[frame] = beginning(frame.f_code)
+        self._frames[frame] = names(frame.f_code), beginning(frame.f_code)
         return self._step
 
     def _step(self, frame: FrameType, event: str, _argument: object) -> Any:
         if event == "return":
-            self._last.pop(frame, None)
+            self._frames.pop(frame, None)
         elif event == "opcode":
-            before, now = self._last.get(frame), names(frame.f_code)[frame.f_lasti]
-            self._last[frame] = now
+            operations, before = self._frames[frame]
+            now = operations[frame.f_lasti]
+            self._frames[frame] = operations, now
             if before in LOOKS and not now.endswith("RESUME"):
                 if not self.left:
                     self.where = frame.f_code.co_name, before == "RESUME"
