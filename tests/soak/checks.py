@@ -256,8 +256,10 @@ class Fairness:
         """This thread holds W: count the phase, and see who waits."""
         words, board = self._words, self._desk.board
         phase = words[self._phases] = words[self._phases] + 1
-        queue = sorted(want for want in self._column(WANT) if want & QUEUES)
-        for number, ask, want in self._waiting():
+        waiting = self._waiting()
+        # Afterwards: whoever asks between the two looks, and before one of those, would not be among the ones ahead.
+        queue = [want for want in self._column(WANT) if want & QUEUES]
+        for number, ask, want in waiting:
             desk = board.desk(number)
             if want & MODE_MASK == READ:
                 at = desk + Fields.SEEN_READ + self._lock
