@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import psutil
 
+from tests.conftest import Child
 from tests.ending import with_us
 from tests.order import until
 
@@ -21,8 +22,6 @@ def test_killed_tests_leave_no_process(start: Start) -> None:
 
     def be_killed(peer: Peer) -> None:
         program = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, preexec_fn=with_us())
-        from tests.conftest import Child  # noqa: PLC0415  the plugin's own module has another name
-
         child = Child(lambda _: time.sleep(600))
         peer.say((program.pid, child.pid))
         peer.hear()
