@@ -60,7 +60,10 @@ _up = multiprocessing.RawArray("b", workers)  # by age, which counts the workers
 
 
 class _Opened:
-    """What one process protects its reads and writes with; made when it is first asked for."""
+    """What one process protects its reads and writes with; opened when it is first asked for.
+
+    The hooks have made it. Whoever made it anew here could do so between `_end_with_parent`'s two lines, and leave it.
+    """
 
     def __init__(self) -> None:
         self.reader: AbstractContextManager[Any] = nullcontext()
@@ -69,10 +72,10 @@ class _Opened:
         if MODE == "mutex":
             self.reader = self.writer = _lock
         elif MODE == "rwlock":
-            lock = shmlock.RWLock(NAME)
+            lock = shmlock.RWLock(NAME, create=False)
             self.reader, self.writer = lock.reader, lock.writer
         elif MODE == "config":
-            self.config = shmlock.SharedConfig(NAME)
+            self.config = shmlock.SharedConfig(NAME, create=False)
 
     def read(self) -> bool:
         """Do a read's work; whether what was read was whole."""
