@@ -299,7 +299,7 @@ def test_time_outs_hold_while_the_last_ask_is_not_settled(
     with guard_held(lock, start):
         assert not lock.seek_to_write(timeout=0.01)  # the guard was not even to be had to ask
         lock._words[lock._engine.me().base + ABANDONED] = 1 << UPGRADE  # as if it had been, before
-        lock._engine.me().at = None
+        lock._engine.here.at = None
         assert not lock.seek_to_write(timeout=0.01)
         assert not lock.writer.acquire(timeout=0.01)
         assert not lock.writer.acquire_nowait()

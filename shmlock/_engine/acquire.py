@@ -202,9 +202,9 @@ class Acquisition(Membership):
 
     def left_read(self) -> None:
         """A reader has left and found the gate closed: a writer may have counted it."""
-        me = self.here.me
-        if self.words[WRITER] != me.number + 1 and not self._others_decide():
-            self._aside(me, self.state.decide)
+        here = self.here
+        if self.words[WRITER] != here.me.number + 1 and not self._others_decide():
+            self._aside(here, self.state.decide)
 
     def _others_decide(self) -> bool:
         """Whether somebody else is sure to decide after what this thread has just stored (see bias)."""

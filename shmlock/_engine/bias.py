@@ -50,9 +50,14 @@ if TYPE_CHECKING:
 class Here(threading.local):
     """What the calling thread has in one segment.
 
+    `at` is the index of its reads word, and None (which is no index, so that the fast path fails) while that path is
+    not allowed: before the thread has a slot, on a slow path (a signal handler would use the slot under its feet), and
+    while something abandoned is to be settled. It stands here, not in `me`, because each use looks for it twice.
+
     CPython drops these attributes when the thread ends, before its id is used again; a forked child empties them.
     """
 
+    at: Any
     me: Participant
     leaver: object
     shard: Any  # of a metrics segment
@@ -83,7 +88,7 @@ class Reader:
     def __enter__(self) -> Self:
         words = self._words
         try:
-            at = self._here.me.at
+            at = self._here.at
             depth = words[at]
         except (AttributeError, TypeError):
             at = self._engine.prepare()
@@ -107,7 +112,7 @@ class Reader:
         deadline = Deadline.after(timeout, blocking=blocking)
         words = self._words
         try:
-            at = self._here.me.at
+            at = self._here.at
             depth = words[at]
         except (AttributeError, TypeError):
             try:
@@ -129,27 +134,28 @@ class Reader:
     def __exit__(self, kind: object, value: object, traceback: object) -> None:
         words = self._words
         try:
-            at = self._here.me.at
+            at = self._here.at
             depth = words[at] - 1
-        except (AttributeError, TypeError):
-            depth = -1
-        if depth < 0:  # a wrong release; or what a seek lock has made of this R is to be given up
-            try:
-                self._engine.end_read(vouch=kind is None)
-            except BaseException:
-                if self._engine.must_end():  # interrupted before it began
-                    self._engine.end_read(vouch=False)
-                raise
+            words[at] = depth  # less than 0 does not fit
+        except (AttributeError, TypeError, ValueError):
+            pass
+        else:
+            if words[GATE] and not depth:
+                self._engine.left_read()
             return
-        words[at] = depth
-        if words[GATE] and not depth:
-            self._engine.left_read()
+        # A wrong release; or what a seek lock has made of this R is to be given up.
+        try:
+            self._engine.end_read(vouch=kind is None)
+        except BaseException:
+            if self._engine.must_end():  # interrupted before it began
+                self._engine.end_read(vouch=False)
+            raise
 
     @begins_at_once
     def release(self) -> None:
         """Leave. Raises NotHeld when this thread, in this process, does not read."""
         try:
-            reads = self._words[self._here.me.at] > 0
+            reads = self._words[self._here.at] > 0
         except (AttributeError, TypeError):
             reads = False
         if not reads:

@@ -102,7 +102,7 @@ class Engine(Holds):
 
     def under_guard(self, action: Callable[[*Ts], T], *args: *Ts) -> T:
         """Run an action of a few stores, which nobody who takes the guard may see half done."""
-        return self._aside(self.me(), action, *args)
+        return self._aside(self.here, action, *args)
 
     def vouch(self) -> None:
         """The data are whole, whatever a writer's death left behind."""

@@ -63,13 +63,14 @@ class Membership:
         between the return of one Python function and the return of its caller. The `finally` makes no call, so that
         no handler can run in it.
         """
-        me = self.me()
+        here = self.here
+        me = self._me(here)
         if me.busy:
             self._check_idle()
         me.asked = 0
         try:
             me.busy = True
-            at, me.at = me.at, None
+            at, here.at = here.at, None
             try:
                 if at is None:
                     self._enable(me, deadline)
@@ -77,10 +78,10 @@ class Membership:
             finally:
                 me.busy = False
                 if me.number >= 0 and not self.words[me.base + ABANDONED]:
-                    me.at = me.base + READS
+                    here.at = me.base + READS
         except BaseException as error:
             if me.asked:
-                me.at = None
+                here.at = None
                 self.words[me.base + ABANDONED] = me.asked
                 with suppress(LockTimeout):
                     self._slowly(_index_of_reads, deadline=Deadline.after(GRACE))  # settles it first
@@ -106,10 +107,14 @@ class Membership:
 
     def me(self) -> Participant:
         """The calling thread, with or without a slot."""
+        return self._me(self.here)
+
+    def _me(self, here: Here) -> Participant:
         try:
-            return self.here.me
+            return here.me
         except AttributeError:
-            me = self.here.me = Participant()
+            here.at = None
+            me = here.me = Participant()
             return me
 
     def prepare(self, deadline: Deadline = FOREVER) -> int:
@@ -165,25 +170,28 @@ class Membership:
         if me.is_caller() and me.present and not holds and not me.busy:
             if self.parting is not None:
                 self.parting(me.number)
-            self._aside(me, self._give_up, me, [me], deadline=Deadline.after(GRACE))
+            # Not `_aside`: what the thread had in `here` is gone, and what it got there now nobody would drop.
+            self.guard.run(Deadline.after(GRACE), self._give_up, me, [me])
 
     def leave(self) -> None:
         """Give up all that this process's threads hold here, and their slots."""
-        me = self.me()
+        left = self.here
+        me = self._me(left)
         if me.busy:
             self._check_idle()
         # First, so that nobody who opens it anew, in this moment or after an interruption, goes on with a slot that has
         # been given up.
-        left, self.here = self.here, Here()
+        self.here = Here()
         leaving = [mine for mine in self._participants.values() if mine.number >= 0]
-        self._aside(me, self._give_up, me, leaving)
+        self._aside(left, self._give_up, me, leaving)
         left.__dict__.clear()  # only now, for what its finalizer is interrupted by is lost
 
-    def _aside(self, me: Participant, action: Callable[[*Ts], T], *args: *Ts, deadline: Deadline = FOREVER) -> T:
+    def _aside(self, here: Here, action: Callable[[*Ts], T], *args: *Ts, deadline: Deadline = FOREVER) -> T:
         """Run an action under the guard for which the calling thread needs no slot."""
+        me = self._me(here)
         if me.busy:
             self._check_idle()
-        at, me.at = me.at, None
+        at, here.at = here.at, None
         me.busy = True
         try:
             return self.guard.run(deadline, action, *args)
@@ -192,7 +200,7 @@ class Membership:
             raise
         finally:
             me.busy = False
-            me.at = at if me.present else None
+            here.at = at if me.present else None
 
     def _give_up(self, caller: Participant, leaving: list[Participant]) -> None:
         """Under the guard. A latch can only be given back by the thread that holds it."""
@@ -217,7 +225,7 @@ class Membership:
 
     def reap(self, deadline: Deadline) -> list[Death]:
         """Evict the dead now, instead of when somebody waits for them."""
-        deaths = self._aside(self.me(), self.recovery.sweep, deadline=deadline)
+        deaths = self._aside(self.here, self.recovery.sweep, deadline=deadline)
         self.recovery.report(deaths)
         return deaths
 

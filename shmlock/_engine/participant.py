@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from shmlock._engine.stats import Account
 from shmlock._segment.layout import ACCOUNT_AT, slot
@@ -15,17 +15,11 @@ if TYPE_CHECKING:
 
 
 class Participant:
-    """One thread in one segment; used by that thread only, but for `present`.
-
-    `at` is the index of its reads word, and None (which is no index, so that the fast path fails) while that
-    path is not allowed: before the thread has a slot, on a slow path (a signal handler would use the slot
-    under its feet), and while something abandoned is to be settled.
-    """
+    """One thread in one segment; used by that thread only, but for `present`."""
 
     __slots__ = (
         "account",
         "asked",
-        "at",
         "base",
         "busy",
         "claiming",
@@ -41,7 +35,6 @@ class Participant:
 
     def __init__(self) -> None:
         self.number = -1  # no slot yet
-        self.at: Any = None
         self.base = 0
         self.claiming = -1  # the slot that a claim under way has tried last
         self.pid = os.getpid()
