@@ -105,6 +105,20 @@ def _step(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
+@functools.cache
+def _calls() -> list[tuple[Any, str, Any]]:
+    """All that calls the kernel: where it stands, its name there, and the same as a step."""
+    of_libc: Any = type(libc.holding_gil.untyped("getpid")).__mro__[1]  # the type of all functions of ctypes
+    found = [
+        (room, name, _step(function.__name__, function))
+        for module, room in list(sys.modules.items())
+        if module.startswith("shmlock.")
+        for name, function in vars(room).items()
+        if isinstance(function, of_libc)
+    ]
+    return found + [(os, name, _step(name, getattr(os, name))) for name in SYSTEM_CALLS]
+
+
 def mortal(last: int) -> None:
     """Make this process one that dies before step `last`, by starting its bookkeeping anew."""
     view, payload, opened = words.view, words.payload, parker.opened
@@ -113,13 +127,8 @@ def mortal(last: int) -> None:
     mutual._mutexes.clear()
     words.view = lambda *where: Mortal(view(*where))  # type: ignore[assignment]
     words.payload = lambda *where: Mortal(payload(*where))  # type: ignore[assignment]
-    of_libc: Any = type(libc.holding_gil.untyped("getpid")).__mro__[1]  # the type of all functions of ctypes
-    for room in [module for name, module in sys.modules.items() if name.startswith("shmlock.")]:
-        for name, function in list(vars(room).items()):
-            if isinstance(function, of_libc):
-                setattr(room, name, _step(function.__name__, function))
-    for name in SYSTEM_CALLS:
-        setattr(os, name, _step(name, getattr(os, name)))
+    for room, name, step in _calls():
+        setattr(room, name, step)
 
     def post(name: str) -> Callable[[], None] | None:
         found = opened(name)
@@ -131,6 +140,7 @@ def mortal(last: int) -> None:
 
 def every_step(start: Start, operation: Callable[[Peer], None], check: Callable[[int], None]) -> int:
     """Run the operation in children that die before step 0, 1, 2, ..., until one survives; check after each."""
+    _calls()  # looked for here, once, not in each child
     last = 0
     while True:
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import os
 import threading
 import time
 from errno import EOWNERDEAD
@@ -241,13 +242,33 @@ def vouched(lock: shmlock.SeekLock) -> None:
 # --- others
 
 
-def dead(name: str, start: Start, mode: str) -> None:
-    """Leave one that was killed while it held the lock."""
+def deaths(start: Start, die: Callable[[], object]) -> Callable[[], None]:
+    """Each call has a process of its own run this, and end there: it has released nothing.
 
-    def die(_: Peer) -> None:
-        getattr(shmlock.SeekLock(name), mode).acquire()
+    One that is not traced forks them. Ours would have them look anew at all code that they run, which 3.12 and 3.13 do
+    whenever a tracer has come or gone.
+    """
 
-    assert start(die).join() == 0  # its thread has ended without releasing anything
+    def fork(peer: Peer) -> None:
+        while peer.hear():
+            pid = os.fork()
+            if not pid:
+                die()
+                return  # and ends, as a test's child does
+            peer.say(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+
+    forks = start(fork)
+
+    def one() -> None:
+        forks.say("another")
+        assert forks.hear() == 0
+
+    return one
+
+
+def holders(name: str, start: Start, mode: str) -> Callable[[], None]:
+    """Each call leaves one that was killed while it held the lock."""
+    return deaths(start, lambda: getattr(shmlock.SeekLock(name), mode).acquire())
 
 
 def beside_the_dead(mode: str, use: Callable[[Any], object]) -> Maker:
@@ -257,7 +278,7 @@ def beside_the_dead(mode: str, use: Callable[[Any], object]) -> Maker:
         lock = shmlock.SeekLock(name, max_participants=4)
         use(lock)
         return Situation(
-            lambda: dead(name, start, mode), functools.partial(use, lock), lambda: nothing_left_of_the_dead(lock)
+            holders(name, start, mode), functools.partial(use, lock), lambda: nothing_left_of_the_dead(lock)
         )
 
     return make
@@ -269,9 +290,10 @@ def after_half_a_change(use: Callable[[Any], object]) -> Maker:
     def make(name: str, start: Start) -> Situation:
         lock = shmlock.SeekLock(name, max_participants=4)
         uses.read(lock)
+        die = holders(name, start, "writer")
 
         def before() -> None:
-            dead(name, start, "writer")
+            die()
             lock._words[slot(lock._words[WRITER] - 1) + WANT] = 1 << MODE_BITS | WRITE
             lock._words[DIRTY] = 1
 
@@ -413,7 +435,7 @@ def in_a_handler(name: str, _: Start) -> Situation:
     me = lock._engine.me()
 
     def before() -> None:
-        me.busy, me.at = True, None
+        me.busy, lock._engine.here.at = True, None
 
     def use() -> None:
         for ask in (lock.reader.acquire, lock.writer.acquire, lock.reader.release, lock.reap, lock._engine.leave):
@@ -423,7 +445,7 @@ def in_a_handler(name: str, _: Start) -> Situation:
             lock.reader.__exit__(None, None, None)
 
     def check() -> None:
-        me.busy, me.at = False, me.base + READS
+        me.busy, lock._engine.here.at = False, me.base + READS
         nothing_left(lock)
 
     return Situation(before, use, check)
@@ -447,7 +469,7 @@ def walk_away(lock: shmlock.SeekLock) -> None:
     """From a W, as one that is interrupted and can't have the guard."""
     assert lock.writer.acquire()
     me = lock._engine.me()
-    me.at = None
+    lock._engine.here.at = None
     lock._words[me.base + ABANDONED] = 1 << WRITE
 
 
@@ -455,10 +477,10 @@ def guard_of_the_dead(name: str, start: Start) -> Situation:
     """The guard's last owner was killed in it."""
     lock = shmlock.SeekLock(name, max_participants=4)
 
-    def die(_: Peer) -> None:
+    def die() -> None:
         assert robust.trylock(shmlock.SeekLock(name)._segment.guard_address) == 0
 
-    return Situation(lambda: start(die).join(), functools.partial(uses.write, lock), lambda: nothing_left(lock))
+    return Situation(deaths(start, die), functools.partial(uses.write, lock), lambda: nothing_left(lock))
 
 
 def guard_of_the_stopped(name: str, start: Start) -> Situation:
@@ -535,23 +557,21 @@ def beside_half_claims(name: str, start: Start) -> Situation:
     """A claim that meets one of a process that has just taken a latch, and one of a process that was killed there."""
     first = first_use(name, start, slots=2)
 
-    def take(number: int) -> Callable[[Peer], None]:
-        def claim(peer: Peer) -> None:
-            assert robust.trylock(shmlock.RWLock(name)._segment.latch_address(number)) in {0, EOWNERDEAD}
-            peer.say("has it")
-            if not number:
-                peer.hear()
+    def take(number: int) -> None:
+        assert robust.trylock(shmlock.RWLock(name)._segment.latch_address(number)) in {0, EOWNERDEAD}
 
-        return claim
+    def stay(peer: Peer) -> None:
+        take(0)
+        peer.say("has it")
+        peer.hear()
 
     shmlock.RWLock(name, max_participants=4, statistics="full").close()
-    assert start(take(0)).hear() == "has it"
+    assert start(stay).hear() == "has it"
+    die = deaths(start, lambda: take(1))
 
     def before() -> None:
         first.before()
-        child = start(take(1))
-        assert child.hear() == "has it"
-        assert child.join() == 0
+        die()
 
     return first._replace(before=before)
 
@@ -608,9 +628,10 @@ def full_table(name: str, start: Start) -> Situation:
     shmlock.SeekLock(name, max_participants=2).close()
     other = start(hold_a_slot)
     assert other.hear() == "has one"
+    die = holders(name, start, "reader")
 
     def before() -> None:
-        dead(name, start, "reader")
+        die()
         locks[:] = [shmlock.SeekLock(name)]
 
     def use() -> None:
@@ -673,15 +694,13 @@ def mutex(name: str, start: Start) -> Situation:
     """A mutex, after a death and alone."""
     ours = shmlock.Mutex(name)
 
-    def die(_: Peer) -> None:
-        shmlock.Mutex(name).acquire()
-
-    deaths = 0
+    die = deaths(start, lambda: shmlock.Mutex(name).acquire())
+    died = 0
 
     def before() -> None:
-        nonlocal deaths
-        assert start(die).join() == 0
-        deaths += 1
+        nonlocal died
+        die()
+        died += 1
 
     def use() -> None:
         for told in (True, False):
@@ -697,7 +716,7 @@ def mutex(name: str, start: Start) -> Situation:
     def check() -> None:
         assert ours.locked() == ours._engine.holds()
         assert not ours._engine.holds()
-        assert ours.statistics().owner_deaths == deaths, "each death is told, once"
+        assert ours.statistics().owner_deaths == died, "each death is told, once"
         with ours:
             pass
 

@@ -462,7 +462,7 @@ def walk_away(lock: shmlock.SeekLock) -> None:
     """From a W, as one that is interrupted and can't have the guard; and settle it."""
     lock.writer.acquire()
     me = lock._engine.me()
-    me.at = None
+    lock._engine.here.at = None
     lock._words[me.base + ABANDONED] = 1 << W
     uses.read(lock)
 
@@ -473,7 +473,7 @@ def walk_away_from_all(lock: shmlock.SeekLock) -> None:
     words, me = lock._words, lock._engine.me()
     lock.seeker.acquire()
     words[me.base + READS] = 1
-    me.at = None
+    lock._engine.here.at = None
     words[me.base + WANT] = 1 << MODE_BITS | W
     words[me.base + ABANDONED] = 1 << READ | 1 << SEEK | 1 << W
     uses.read(lock)

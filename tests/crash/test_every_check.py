@@ -72,9 +72,15 @@ def names(code: CodeType) -> dict[int, str]:
 
 
 @functools.cache
+def looks(code: CodeType) -> dict[int, tuple[str, bool]]:
+    """At each offset: the operation if it looks for signals, else nothing; and whether a function begins there."""
+    return {offset: (name if name in LOOKS else "", name.endswith("RESUME")) for offset, name in names(code).items()}
+
+
+@functools.cache
 def beginning(code: CodeType) -> str:
-    """The operation with which a function begins."""
-    return next(name for name in names(code).values() if name.endswith("RESUME"))
+    """The operation with which a function begins, if it looks for signals."""
+    return next(look for look, begins in looks(code).values() if begins)
 
 
 class Tracer:
@@ -83,35 +89,39 @@ class Tracer:
     def __init__(self, nth: int) -> None:
         self.left = nth
         self.where: tuple[str, bool] | None = None
-        # Of each frame its code's operations (a look-up by code would hash all of it, each time), and the last one.
-        self._frames: dict[FrameType, tuple[dict[int, str], str]] = {}
+        self._last: dict[FrameType, list[str]] = {}  # of each frame: what it has done last, if that looks for signals
 
     def __call__(self, frame: FrameType, _event: str, _argument: object) -> Any:
         """A function begins."""
-        if frame.f_back in self._frames:
-            operations, _ = self._frames[frame.f_back]
-            self._frames[frame.f_back] = operations, "a call of Python's own, in which it has looked"
+        caller = self._last.get(frame.f_back) if frame.f_back else None
+        if caller:
+            caller[0] = ""  # a call of Python's own, in which it has looked
         if not frame.f_code.co_filename.startswith(ROOT):
             return None
-        frame.f_trace = self._step  # 3.13 switches opcode events on for a frame only if it has one
+        # Of each operation as little as possible is done, for of a use with n places n*n/2 are traced.
+        last = self._last[frame] = [beginning(frame.f_code)]
+        at = looks(frame.f_code)
+
+        def step(frame: FrameType, event: str, _argument: object) -> Any:
+            if event == "opcode":
+                look, begins = at[frame.f_lasti]
+                if last[0] and not begins:
+                    self._place(frame, last[0])
+                last[0] = look
+            elif event == "return":
+                self._last.pop(frame, None)
+            return step
+
+        frame.f_trace = step  # 3.13 switches opcode events on for a frame only if it has one
         frame.f_trace_opcodes = True
         frame.f_trace_lines = False
-        self._frames[frame] = names(frame.f_code), beginning(frame.f_code)
-        return self._step
+        return step
 
-    def _step(self, frame: FrameType, event: str, _argument: object) -> Any:
-        if event == "return":
-            self._frames.pop(frame, None)
-        elif event == "opcode":
-            operations, before = self._frames[frame]
-            now = operations[frame.f_lasti]
-            self._frames[frame] = operations, now
-            if before in LOOKS and not now.endswith("RESUME"):
-                if not self.left:
-                    self.where = frame.f_code.co_name, before == "RESUME"
-                    raise Interrupted
-                self.left -= 1
-        return self._step
+    def _place(self, frame: FrameType, look: str) -> None:
+        if not self.left:
+            self.where = frame.f_code.co_name, look == "RESUME"
+            raise Interrupted
+        self.left -= 1
 
 
 def interrupted(
@@ -228,12 +238,19 @@ class Recorder(Tracer):
     def __call__(self, frame: FrameType, event: str, argument: object) -> Any:
         """A function begins."""
         self._seen.update((frame.f_code, offset) for offset, name in names(frame.f_code).items() if name == "RESUME")
-        return super().__call__(frame, event, argument)
+        step = super().__call__(frame, event, argument)
+        if step is None:
+            return None
+        at = looks(frame.f_code)
 
-    def _step(self, frame: FrameType, event: str, argument: object) -> Any:
-        if event == "opcode" and names(frame.f_code)[frame.f_lasti] in LOOKS:
-            self._seen.add((frame.f_code, frame.f_lasti))
-        return super()._step(frame, event, argument)
+        def record(frame: FrameType, event: str, argument: object) -> Any:
+            if event == "opcode" and at[frame.f_lasti][0]:
+                self._seen.add((frame.f_code, frame.f_lasti))
+            step(frame, event, argument)
+            return record
+
+        frame.f_trace = record
+        return record
 
 
 def codes(of: object, path: str) -> Iterator[CodeType]:
