@@ -135,13 +135,13 @@ def _throughput(use: Any, processes: int, seconds: float) -> float:
 
 
 def together() -> Iterator[Result]:
-    """Readers in 1 to 20 processes, against multiprocessing.Lock."""
+    """Readers in 1 to 20 processes, against multiprocessing.Lock, whose rounds of 0.3 s differ by a factor of two."""
     name = unique("together")
     lock, theirs = shmlock.RWLock(name), context.Lock()
     ours: dict[int, float] = {}
     for processes in (1, 2, 4, 8, 20):
         seen = interleaved(
-            5,
+            15,
             theirs=functools.partial(_throughput, theirs, processes, 0.3),
             ours=functools.partial(_throughput, lock.reader, processes, 0.3),
         )
