@@ -113,8 +113,10 @@ class Membership:
         try:
             return here.me
         except AttributeError:
+            me = Participant()
+            # Both, and only now: a handler that has run in that call may have been somebody here, and had a place.
+            here.me = me
             here.at = None
-            me = here.me = Participant()
             return me
 
     def prepare(self, deadline: Deadline = FOREVER) -> int:

@@ -22,7 +22,9 @@ from shmlock import _faces, locks
 from shmlock._engine import acquire, bias, engine, guard, holds, membership, mutual, recovery, state
 from shmlock._kernel import robust
 from shmlock._segment import participants
-from tests.crash import situations
+from shmlock._segment.layout import DIRTY, HIGH_WATER
+from shmlock.errors import WouldDeadlock
+from tests.crash import situations, uses
 from tests.crash.situations import nothing, what_is_held
 
 if TYPE_CHECKING:
@@ -165,6 +167,64 @@ def test_nothing_is_left_of_what_was_interrupted(name: str, start: Start, situat
     for _ in interrupted(use, before, check):
         places += 1
     assert places >= 2
+
+
+class Handling(Tracer):
+    """Runs a signal handler at the nth place, instead of raising."""
+
+    def __init__(self, nth: int, handler: Callable[[], object]) -> None:
+        super().__init__(nth)
+        self._handler = handler
+
+    def _place(self, frame: FrameType, look: str) -> None:
+        try:
+            super()._place(frame, look)
+        except Interrupted:
+            self.left = -1
+            self._handler()
+
+
+@pytest.mark.parametrize("opened", [True, False], ids=["used before", "first use"])
+@pytest.mark.parametrize("use", [uses.read, uses.write, uses.upgrade, uses.read_to_write_and_back, situations.timed])
+def test_a_handler_may_use_the_lock_that_its_thread_is_busy_with(
+    name: str, use: Callable[[shmlock.SeekLock], object], opened: bool
+) -> None:
+    """Wherever it runs: it gets each mode, or an error at once; and what it interrupted goes on as if nothing was."""
+    handled = 0
+    lock = shmlock.SeekLock(name, max_participants=4)
+
+    def handle() -> None:
+        nonlocal handled
+        for face in (lock.reader, lock.seeker, lock.writer):
+            try:
+                got = face.acquire(timeout=0)
+            except WouldDeadlock:
+                got = False
+            if got:
+                face.release()
+                handled += 1
+
+    use(lock)
+    for nth in range(-1, 2000):  # at first nowhere, as above
+        if not opened:
+            lock.close()
+            lock = shmlock.SeekLock(name, max_participants=4)
+        tracer = Handling(nth, handle)
+        before = sys.gettrace()
+        sys.settrace(tracer)
+        try:
+            use(lock)
+        finally:
+            sys.settrace(before)
+        assert not what_is_held(lock), tracer.where
+        assert lock._words[HIGH_WATER] <= 2, tracer.where
+        assert lock._words[DIRTY] == 0
+        if nth >= 0 and tracer.where is None:
+            break
+    else:
+        pytest.fail("it never comes through")
+    situations.nothing_left(lock)
+    assert handled
 
 
 def test_what_is_caught_inside_a_seek_leaves_it(name: str) -> None:
