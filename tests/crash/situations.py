@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import os
 import threading
 import time
 from errno import EOWNERDEAD
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import pytest
@@ -242,44 +242,34 @@ def vouched(lock: shmlock.SeekLock) -> None:
 # --- others
 
 
-def deaths(start: Start, die: Callable[[], object]) -> Callable[[], None]:
-    """Each call has a process of its own run this, and end there: it has released nothing.
+def deaths(die: Callable[[], object]) -> Callable[[], None]:
+    """Each call has a thread of its own run this, and end: it has released nothing.
 
-    One that is not traced forks them. Ours would have them look anew at all code that they run, which 3.12 and 3.13 do
-    whenever a tracer has come or gone.
+    To the kernel, and so to all others, that is the death of a process. Those are forked in test_death_at_every_store;
+    here there would be thousands more.
     """
 
-    def fork(peer: Peer) -> None:
-        while peer.hear():
-            pid = os.fork()
-            if not pid:
-                die()
-                return  # and ends, as a test's child does
-            peer.say(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
-
-    forks = start(fork)
-
     def one() -> None:
-        forks.say("another")
-        assert forks.hear() == 0
+        thread = threading.Thread(target=die)
+        thread.start()
+        thread.join()  # Python's thread; up to 3.12 the kernel's may not have ended yet
+        until(lambda: not Path(f"/proc/self/task/{thread.native_id}").exists())
 
     return one
 
 
-def holders(name: str, start: Start, mode: str) -> Callable[[], None]:
-    """Each call leaves one that was killed while it held the lock."""
-    return deaths(start, lambda: getattr(shmlock.SeekLock(name), mode).acquire())
+def holders(lock: shmlock.SeekLock, mode: str) -> Callable[[], None]:
+    """Each call leaves one that died while it held the lock."""
+    return deaths(getattr(lock, mode).acquire)
 
 
 def beside_the_dead(mode: str, use: Callable[[Any], object]) -> Maker:
     """One who finds that a holder was killed."""
 
-    def make(name: str, start: Start) -> Situation:
+    def make(name: str, _: Start) -> Situation:
         lock = shmlock.SeekLock(name, max_participants=4)
         use(lock)
-        return Situation(
-            holders(name, start, mode), functools.partial(use, lock), lambda: nothing_left_of_the_dead(lock)
-        )
+        return Situation(holders(lock, mode), functools.partial(use, lock), lambda: nothing_left_of_the_dead(lock))
 
     return make
 
@@ -287,10 +277,10 @@ def beside_the_dead(mode: str, use: Callable[[Any], object]) -> Maker:
 def after_half_a_change(use: Callable[[Any], object]) -> Maker:
     """One who takes the guard after somebody who was cut off in it: a grant of W, all but its last store."""
 
-    def make(name: str, start: Start) -> Situation:
+    def make(name: str, _: Start) -> Situation:
         lock = shmlock.SeekLock(name, max_participants=4)
         uses.read(lock)
-        die = holders(name, start, "writer")
+        die = holders(lock, "writer")
 
         def before() -> None:
             die()
@@ -473,14 +463,14 @@ def walk_away(lock: shmlock.SeekLock) -> None:
     lock._words[me.base + ABANDONED] = 1 << WRITE
 
 
-def guard_of_the_dead(name: str, start: Start) -> Situation:
+def guard_of_the_dead(name: str, _: Start) -> Situation:
     """The guard's last owner was killed in it."""
     lock = shmlock.SeekLock(name, max_participants=4)
 
     def die() -> None:
-        assert robust.trylock(shmlock.SeekLock(name)._segment.guard_address) == 0
+        assert robust.trylock(lock._segment.guard_address) == 0
 
-    return Situation(deaths(start, die), functools.partial(uses.write, lock), lambda: nothing_left(lock))
+    return Situation(deaths(die), functools.partial(uses.write, lock), lambda: nothing_left(lock))
 
 
 def guard_of_the_stopped(name: str, start: Start) -> Situation:
@@ -557,17 +547,20 @@ def beside_half_claims(name: str, start: Start) -> Situation:
     """A claim that meets one of a process that has just taken a latch, and one of a process that was killed there."""
     first = first_use(name, start, slots=2)
 
+    lock = shmlock.RWLock(name, max_participants=4, statistics="full")
+    latches = [lock._segment.latch_address(number) for number in range(2)]
+    lock.close()
+
     def take(number: int) -> None:
-        assert robust.trylock(shmlock.RWLock(name)._segment.latch_address(number)) in {0, EOWNERDEAD}
+        assert robust.trylock(latches[number]) in {0, EOWNERDEAD}
 
     def stay(peer: Peer) -> None:
         take(0)
         peer.say("has it")
         peer.hear()
 
-    shmlock.RWLock(name, max_participants=4, statistics="full").close()
     assert start(stay).hear() == "has it"
-    die = deaths(start, lambda: take(1))
+    die = deaths(lambda: take(1))
 
     def before() -> None:
         first.before()
@@ -628,11 +621,10 @@ def full_table(name: str, start: Start) -> Situation:
     shmlock.SeekLock(name, max_participants=2).close()
     other = start(hold_a_slot)
     assert other.hear() == "has one"
-    die = holders(name, start, "reader")
 
     def before() -> None:
-        die()
         locks[:] = [shmlock.SeekLock(name)]
+        holders(locks[0], "reader")()
 
     def use() -> None:
         with locks[0].reader:
@@ -690,11 +682,11 @@ LOCKS: dict[str, Maker] = {
 # --- other objects
 
 
-def mutex(name: str, start: Start) -> Situation:
+def mutex(name: str, _: Start) -> Situation:
     """A mutex, after a death and alone."""
     ours = shmlock.Mutex(name)
 
-    die = deaths(start, lambda: shmlock.Mutex(name).acquire())
+    die = deaths(ours.acquire)
     died = 0
 
     def before() -> None:
