@@ -298,9 +298,10 @@ class Conductor:
         before = len(self._board.printed())
         for one in self._processes.values():
             lines.append(f"process {one.pid}, a {one.kind}, at desks {one.desk} to {one.desk + roles.DESKS - 1}")
-            if self._has_begun(one):  # else it might not know the signal yet
-                with suppress(ProcessLookupError):
-                    os.kill(one.pid, signal.SIGUSR1)
+            with suppress(psutil.NoSuchProcess, FileNotFoundError, ProcessLookupError):
+                for pid in (one.pid, *(child.pid for child in psutil.Process(one.pid).children())):
+                    if _handles(pid, signal.SIGUSR1):  # else that would end it
+                        os.kill(pid, signal.SIGUSR1)
         time.sleep(1)
         lines.append(self._board.printed()[before:])
         self.report.scene = "\n".join(lines)
@@ -417,6 +418,12 @@ class Conductor:
         for entry in left:
             self._board.fault("left behind", entry)
         self.report.faults = [*self._board.faults()]
+
+
+def _handles(pid: int, number: int) -> bool:
+    """Whether a process has a handler for a signal."""
+    status = dict(line.split(":\t", 1) for line in Path(f"/proc/{pid}/status").read_text("utf-8").splitlines())
+    return bool(int(status["SigCgt"], 16) >> number - 1 & 1)
 
 
 class _Janitor:

@@ -25,8 +25,9 @@ from shmlock._kernel import shm
 from shmlock._segment.layout import WANT, WRITER
 from tests.ending import with_us
 from tests.order import until
+from tests.soak import roles
 from tests.soak.board import Fault
-from tests.soak.conductor import Conductor, Settings
+from tests.soak.conductor import Conductor, Settings, _Process
 from tests.soak.plan import Plan, dice_of
 from tests.soak.report import Report
 from tests.soak.roles import Objects, open_objects
@@ -358,6 +359,31 @@ def test_a_hang(start: Start) -> None:
     assert "Stats about Lock" in text
     assert f'"{__file__}", line' in text
     assert "in __enter__" in text
+
+
+def test_a_hang_tells_of_children_too(name: str, start: Start) -> None:
+    """A worker that waits for its forked child is not the one that hangs."""
+    conductor = Conductor(Settings(seconds=0, seed=1))
+    conductor._objects = open_objects(name)
+
+    def do_not_end(peer: Peer) -> None:
+        peer.say("it hangs")
+        time.sleep(500)
+
+    def work(peer: Peer) -> None:
+        roles.prepare(conductor._board)
+        roles.forked(partial(do_not_end, peer), conductor._board)
+        peer.hear()
+
+    worker = start(work)
+    assert worker.hear() == "it hangs"
+    conductor._processes[worker.pid] = _Process(worker.pid, "worker", 0, 0, 0)
+    conductor._hang("somebody")
+    assert "in do_not_end" in conductor.report.scene
+    assert "in work" in conductor.report.scene
+    assert worker.alive()
+    for each in conductor._objects.all():
+        each.unlink()
 
 
 def test_a_process_that_fails(start: Start) -> None:
