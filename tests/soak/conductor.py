@@ -301,11 +301,22 @@ class Conductor:
             with suppress(psutil.NoSuchProcess, FileNotFoundError, ProcessLookupError):
                 for pid in (one.pid, *(child.pid for child in psutil.Process(one.pid).children())):
                     if _handles(pid, signal.SIGUSR1):  # else that would end it
-                        os.kill(pid, signal.SIGUSR1)
-        time.sleep(1)
+                        self._ask_where(pid)
         lines.append(self._board.printed()[before:])
         self.report.scene = "\n".join(lines)
         self.report.faults = [*self._board.faults()]
+
+    def _ask_where(self, pid: int) -> None:
+        """Have a process print where it is, and wait until it has: what two print at once is mixed letter by letter."""
+        before = seen = len(self._board.printed())
+        os.kill(pid, signal.SIGUSR1)
+        end = time.monotonic() + 5
+        while time.monotonic() < end:
+            time.sleep(0.2)
+            printed = len(self._board.printed())
+            if before < printed == seen:
+                return
+            seen = printed
 
     def _look_at_resources(self, when: int) -> None:
         roles.look_at_resources(self._board, self._own.base)
