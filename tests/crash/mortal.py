@@ -13,7 +13,7 @@ import os
 import signal
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from shmlock._engine import engine, mutual
 from shmlock._kernel import libc, parker
@@ -105,7 +105,6 @@ def _step(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-@functools.cache
 def _calls() -> list[tuple[Any, str, Any]]:
     """All that calls the kernel: where it stands, its name there, and the same as a step."""
     of_libc: Any = type(libc.holding_gil.untyped("getpid")).__mro__[1]  # the type of all functions of ctypes
@@ -119,6 +118,9 @@ def _calls() -> list[tuple[Any, str, Any]]:
     return found + [(os, name, _step(name, getattr(os, name))) for name in SYSTEM_CALLS]
 
 
+_CALLS: Final = _calls()  # looked for once, not in each of thousands of children
+
+
 def mortal(last: int) -> None:
     """Make this process one that dies before step `last`, by starting its bookkeeping anew."""
     view, payload, opened = words.view, words.payload, parker.opened
@@ -127,7 +129,7 @@ def mortal(last: int) -> None:
     mutual._mutexes.clear()
     words.view = lambda *where: Mortal(view(*where))  # type: ignore[assignment]
     words.payload = lambda *where: Mortal(payload(*where))  # type: ignore[assignment]
-    for room, name, step in _calls():
+    for room, name, step in _CALLS:
         setattr(room, name, step)
 
     def post(name: str) -> Callable[[], None] | None:
@@ -140,7 +142,6 @@ def mortal(last: int) -> None:
 
 def every_step(start: Start, operation: Callable[[Peer], None], check: Callable[[int], None]) -> int:
     """Run the operation in children that die before step 0, 1, 2, ..., until one survives; check after each."""
-    _calls()  # looked for here, once, not in each child
     last = 0
     while True:
 

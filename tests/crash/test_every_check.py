@@ -87,15 +87,21 @@ def beginning(code: CodeType) -> str:
     return next(look for look, begins in looks(code).values() if begins)
 
 
+def interrupt() -> None:
+    """What happens there, if nothing else is said."""
+    raise Interrupted
+
+
 class Tracer:
-    """Raises at one place: the nth in one call, by number, of a function of ours. By default it raises nowhere.
+    """Has something happen at one place: the nth in one call, by number, of a function of ours. By default, nowhere.
 
     `where` says in which function that was, and whether at its start.
     """
 
-    def __init__(self, call: int = -1, nth: int = -1) -> None:
+    def __init__(self, call: int = -1, nth: int = -1, happen: Callable[[], object] = interrupt) -> None:
         self._call = call
         self._nth = nth
+        self._happen = happen
         self._calls = 0
         self.where: tuple[str, bool] | None = None
         self._last: dict[FrameType, list[str]] = {}  # of each frame: what it has done last, if that looks for signals
@@ -134,9 +140,6 @@ class Tracer:
             self.where = frame.f_code.co_name, look == "RESUME"
             self._happen()
         self._nth -= 1
-
-    def _happen(self) -> None:
-        raise Interrupted
 
 
 class Counting(Tracer):
@@ -214,17 +217,6 @@ def test_nothing_is_left_of_what_was_interrupted(name: str, start: Start, situat
         assert all(found)
 
 
-class Handling(Tracer):
-    """Runs a signal handler there, instead of raising."""
-
-    def __init__(self, call: int, nth: int, handler: Callable[[], object]) -> None:
-        super().__init__(call, nth)
-        self._handler = handler
-
-    def _happen(self) -> None:
-        self._handler()
-
-
 @pytest.mark.parametrize("opened", [True, False], ids=["used before", "first use"])
 @pytest.mark.parametrize("use", [uses.read, uses.write, uses.upgrade, uses.read_to_write_and_back, situations.timed])
 def test_a_handler_may_use_the_lock_that_its_thread_is_busy_with(
@@ -253,7 +245,7 @@ def test_a_handler_may_use_the_lock_that_its_thread_is_busy_with(
 
     for place in counted(lambda: use(lock), anew):
         anew()
-        tracer = Handling(*place, handle)
+        tracer = Tracer(*place, handle)
         with traced(tracer):
             use(lock)
         assert not what_is_held(lock), tracer.where

@@ -365,6 +365,8 @@ def test_a_hang_tells_of_children_too(name: str, start: Start) -> None:
     """A worker that waits for its forked child is not the one that hangs."""
     conductor = Conductor(Settings(seconds=0, seed=1))
     conductor._objects = open_objects(name)
+    for each in conductor._objects.all():
+        each.unlink()  # their names are not asked for
 
     def do_not_end(peer: Peer) -> None:
         peer.say("it hangs")
@@ -382,8 +384,6 @@ def test_a_hang_tells_of_children_too(name: str, start: Start) -> None:
     assert "in do_not_end" in conductor.report.scene
     assert "in work" in conductor.report.scene
     assert worker.alive()
-    for each in conductor._objects.all():
-        each.unlink()
 
 
 def test_a_process_that_fails(start: Start) -> None:
