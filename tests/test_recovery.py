@@ -245,7 +245,7 @@ def test_a_waiter_whose_time_ends_while_the_guard_is_held_leaves_no_ghost(lock: 
 
     def give_up(peer: Peer) -> None:
         peer.say("ready")
-        peer.say(shmlock.RWLock(lock.name).writer.acquire(timeout=0.5))
+        peer.say(shmlock.RWLock(lock.name).writer.acquire(timeout=2))  # over after the guard is taken, not before
         peer.hear()  # and does nothing more
 
     waiter = start(give_up)
@@ -272,7 +272,7 @@ def test_nobody_enters_before_its_last_ask_is_settled(
 
     def ask_again(peer: Peer) -> None:
         ours = shmlock.SeekLock(name)
-        peer.say(ours.writer.acquire(timeout=0.3))
+        peer.say(ours.writer.acquire(timeout=2))  # over after the guard is taken, not before
         with getattr(ours, mode):
             peer.say("in")
             peer.hear()

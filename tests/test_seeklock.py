@@ -469,6 +469,7 @@ def test_a_signal_that_ends_an_upgrade_s_wait_leaves_the_seek(lock: shmlock.Seek
         signal.signal(signal.SIGUSR1, handler)
         ours = shmlock.SeekLock(lock.name)
         with ours.seeker:
+            peer.say("in")
             try:
                 ours.seek_to_write()
             except InterruptedError:
@@ -478,6 +479,7 @@ def test_a_signal_that_ends_an_upgrade_s_wait_leaves_the_seek(lock: shmlock.Seek
 
     with lock.reader:
         child = start(seek)
+        assert child.hear() == "in"  # who asks for the seek is seen to wait, too, for a moment
         wait_for_waiters(lock, 1)
         child.signal(signal.SIGUSR1)
         assert child.hear() == "interrupted"
