@@ -26,7 +26,7 @@ from shmlock._segment.layout import WANT, WRITER
 from tests.ending import with_us
 from tests.order import until
 from tests.soak import roles
-from tests.soak.board import Fault
+from tests.soak.board import LIVES, Board, Fault
 from tests.soak.conductor import Conductor, Settings, _Process
 from tests.soak.plan import Plan, dice_of
 from tests.soak.report import Report
@@ -148,6 +148,7 @@ def found(start: Start, opener: Opener, **settings: Any) -> tuple[list[Fault], s
         peer.say(([tuple(fault) for fault in report.faults], report.text()))
 
     faults, text = start(run).hear(timeout=500)
+    sys.stdout.write(text)  # shown when the test fails
     assert "BROKEN" in text
     assert f"{len(faults)} faults." in text
     return [Fault(*fault) for fault in faults], text
@@ -205,6 +206,30 @@ def test_a_death_that_is_not_told(start: Start, monkeypatch: pytest.MonkeyPatch)
         return open_objects(name)  # whose handles don't mend
 
     assert kinds(start, opener, blows=100) == {"owner died"}
+
+
+@pytest.mark.parametrize("killed", [True, False])
+def test_a_hold_that_is_gone_while_its_holder_lives(start: Start, name: str, *, killed: bool) -> None:
+    """A forked child that gets a writer's lock beside its parent's read is an error, unless the parent was killed.
+
+    The kernel frees what the killed hold some milliseconds before it ends their children.
+    """
+
+    def run(peer: Peer) -> None:
+        board, objects = Board(roles.DESKS), open_objects(name)
+        part = roles.Part(board, name, seed=1, desk=0, life=LIVES, threads=1, steps=0)
+        parent = roles.Worker(part, 0, objects)
+        if killed:
+            board.note_kill(part.life)
+        pid = roles.forked(partial(parent._be_forked, part.life + roles.DESKS, objects.rw, inside=True), board)
+        os.waitpid(pid, 0)
+        for opened in objects.all():
+            opened.unlink()
+        peer.say([fault.what for fault in board.faults()])
+
+    found = start(run).hear()
+    assert len(found) == (not killed)
+    assert killed or "the parent's hold is gone" in found[0]
 
 
 def starve_readers(self: state.State, wants: list[int]) -> None:
