@@ -312,7 +312,8 @@ class SharedConfig(Handle):
         return read_statistics(self._segment)
 
     def _leave(self) -> None:
-        self.leave_seat()
+        if not self._segment.handles:
+            self.leave_seat()
         super()._leave()
 
     def _shut(self, closed: Any) -> None:

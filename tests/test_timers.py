@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import shmlock
-from shmlock._engine.handle import _handles
 from shmlock._engine.modes import SEEK, WRITE
 from shmlock._kernel.deadline import FOREVER
 from shmlock._segment.layout import BATCH, OWNER_DIED, READS, SEEKER, SEQUENCE, slot
+from tests.ending import close_all
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -492,12 +492,6 @@ def test_a_stopped_collector_keeps_what_it_has(timers: shmlock.TimerQueue, start
     assert collected(timers, 1) == [1]
 
 
-def close_all(timers: shmlock.TimerQueue) -> None:
-    """The handle, and the one that was inherited from the parent."""
-    for handle in list(_handles[timers._segment.identity]):
-        handle.close()
-
-
 def schedule_another(timers: shmlock.TimerQueue) -> None:
     """Then collect it."""
     timers.schedule(2, 0)
@@ -508,7 +502,7 @@ def schedule_another(timers: shmlock.TimerQueue) -> None:
     ("then", "again"),
     [
         (shmlock.TimerQueue.wake_expired, []),
-        (close_all, []),
+        (lambda timers: close_all(timers._segment), []),
         (schedule_another, [2]),
         (lambda timers: timers.schedule(3, 0), [3, 1]),
         (lambda timers: timers.schedule(1, 0), [1]),
@@ -612,6 +606,7 @@ def test_a_later_owner_may_be_the_one_to_whom_it_comes(timers: shmlock.TimerQueu
         peer.hear()
 
     timers.schedule(1, 0)
+    timers._segment.handles.clear()
     timers._engine.leave()
     for _ in range(3):
         child = start(collect)

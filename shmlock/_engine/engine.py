@@ -165,13 +165,13 @@ def engine_of(segment: Segment) -> Engine:
 
 @in_child
 def _forget_parent() -> None:
-    for engine in _engines.values():
+    for engine in list(_engines.values()):
         engine.forget()
 
 
 @atexit.register
 def _leave_quietly() -> None:
     """Spare the others the search for this thread's slots."""
-    for engine in _engines.values():
+    for engine in list(_engines.values()):
         with suppress(Exception):
             engine.here.__dict__.clear()

@@ -10,7 +10,7 @@ from shmlock._kernel.deadline import Deadline
 from shmlock._kernel.interrupts import begins_at_once
 from shmlock._segment.header import Kind, Plan
 from shmlock._segment.layout import MOST_PARTICIPANTS
-from shmlock._segment.segment import check_name, open_segment
+from shmlock._segment.segment import check_name, open_segment, opening
 from shmlock.errors import ClosedError
 
 if TYPE_CHECKING:
@@ -73,7 +73,9 @@ class Handle:
             defaults=(DEFAULT_PARTICIPANTS, *defaults),
             payload_size=payload_size,
         )
-        _handles.setdefault(self._segment.identity, weakref.WeakSet()).add(self)
+        handles = self._segment.handles
+        with opening():
+            handles.add(weakref.ref(self, handles.discard))
 
     @property
     def name(self) -> str:
@@ -89,11 +91,8 @@ class Handle:
         segment = self._segment
         if isinstance(segment, Closed):
             return
-        others = _handles[segment.identity]
-        others.discard(self)
         try:
-            if not others:
-                self._leave_surely()
+            self._leave_surely()
         finally:
             self._shut(Closed(self._name))
 
@@ -101,13 +100,17 @@ class Handle:
     def _leave_surely(self) -> None:
         """Also when it is interrupted: nobody could give up afterwards what is left."""
         try:
-            self._leave()
+            self._part()
         except BaseException:
-            self._leave()  # what has been given up is no matter
+            self._part()  # what has been given up is no matter
             raise
 
+    def _part(self) -> None:
+        self._segment.handles.discard(weakref.ref(self))
+        self._leave()
+
     def _leave(self) -> None:
-        """Give up what the process holds."""
+        """Give up what the process holds, unless others have it open."""
         self._engine.leave()
 
     def _shut(self, closed: Any) -> None:
@@ -158,10 +161,6 @@ class Handle:
         else:
             state = self._describe() + (", its name is gone" if self.is_stale() else "")
         return f"<shmlock.{type(self).__name__} {self._name!r}: {state}>"
-
-
-# By segment: the open handles of this process. Holds are given up with the last.
-_handles: dict[tuple[int, int], weakref.WeakSet[Handle]] = {}
 
 
 def _check_owner(owner: tuple[int, int] | None) -> tuple[int, int] | None:

@@ -23,10 +23,11 @@ from shmlock._kernel.deadline import FOREVER, Deadline
 from shmlock._kernel.membarrier import Fences
 from shmlock._segment import noise, participants
 from shmlock._segment.layout import ABANDONED, HIGH_WATER, READS, SEEKER, WANT, WRITER
+from shmlock._segment.segment import opening
 from shmlock.errors import LockTimeout, ParticipantsExhausted, WouldDeadlock
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from shmlock._engine.recovery import Death
     from shmlock._segment.segment import Segment
@@ -49,7 +50,9 @@ class Membership:
         self.guard = Guard(segment, self.state, self._post)
         self.recovery = Recovery(segment, self.state)
         self._posts: dict[int, Callable[[], None]] = {}
+        # Whose each slot is that this process has claimed. Iterated as a list: other threads claim and leave meanwhile.
         self._participants: dict[int, Participant] = {}
+        self._leaving: set[Participant] = set()  # those of a `here` that was, until they have given up their slots
         # Told of each participant that leaves of its own accord, by itself or under the guard, before its slot is free.
         self.parting: Callable[[int], None] | None = None
 
@@ -129,7 +132,7 @@ class Membership:
     def _claim(self, me: Participant, deadline: Deadline) -> None:
         ours = [
             mine.number
-            for mine in self._participants.values()
+            for mine in list(self._participants.values())
             if not mine.present and mine.is_caller() and participants.still_latched(self.segment, mine.number)
         ]
         deaths = self.guard.run(deadline, self._claim_slot, me, process.identity(), ours)
@@ -173,20 +176,27 @@ class Membership:
             if self.parting is not None:
                 self.parting(me.number)
             # Not `_aside`: what the thread had in `here` is gone, and what it got there now nobody would drop.
-            self.guard.run(Deadline.after(GRACE), self._give_up, me, [me])
+            self.guard.run(Deadline.after(GRACE), self._give_up, [me])
 
     def leave(self) -> None:
-        """Give up all that this process's threads hold here, and their slots."""
-        left = self.here
+        """Give up all that this process's threads hold here, and their slots, unless somebody has it open still.
+
+        Interrupted, it goes on when it is called again.
+        """
+        left, new = self.here, Here()
         me = self._me(left)
         if me.busy:
             self._check_idle()
-        # First, so that nobody who opens it anew, in this moment or after an interruption, goes on with a slot that has
-        # been given up.
-        self.here = Here()
-        leaving = [mine for mine in self._participants.values() if mine.number >= 0]
-        self._aside(left, self._give_up, me, leaving)
-        left.__dict__.clear()  # only now, for what its finalizer is interrupted by is lost
+        self._me(new)
+        with opening():
+            leaving = self._leaving.union([me], list(self._participants.values()))
+            # Who opens it anew takes part anew, and keeps what it gets: either it was there when we looked, or it has
+            # the new `here`, which is none of those that leave. No call in between: a signal handler may open it, too.
+            if not self.segment.handles:
+                self.here, self._leaving = new, leaving
+                left.at = None
+        if self._leaving:
+            self._aside(self.here, self._give_up, self._leaving)
 
     def _aside(self, here: Here, action: Callable[[*Ts], T], *args: *Ts, deadline: Deadline = FOREVER) -> T:
         """Run an action under the guard for which the calling thread needs no slot."""
@@ -204,26 +214,31 @@ class Membership:
             me.busy = False
             here.at = at if me.present else None
 
-    def _give_up(self, caller: Participant, leaving: list[Participant]) -> None:
+    def _give_up(self, leaving: Iterable[Participant]) -> None:
         """Under the guard. A latch can only be given back by the thread that holds it."""
         identity = process.identity()
-        self._abort_claim(caller)
-        for mine in leaving:
+        for mine in list(leaving):
+            number = mine.number
             mine.present = False
-            if participants.is_of(self.segment, mine.number, identity):
-                if self.parting is not None:
-                    self.parting(mine.number)
-                self.state.clear(mine.number, died=False)
-                self.state.depart(mine.number)
             if mine.is_caller():
-                participants.unlatch(self.segment, mine.number)
-                self._participants.pop(mine.number, None)
+                self._abort_claim(mine)
+            if self._participants.get(number) is mine:  # else it was given up before, and may be a later one's by now
+                if participants.is_of(self.segment, number, identity):
+                    if self.parting is not None:
+                        self.parting(number)
+                    self.state.clear(number, died=False)
+                    self.state.depart(number)
+                if mine.is_caller():
+                    participants.unlatch(self.segment, number)
+                    self._participants.pop(number, None)
+            self._leaving.discard(mine)
         self.state.decide()
 
     def forget(self) -> None:
         """In a forked child: nothing of the parent's is ours."""
         self.here.__dict__.clear()
         self._participants.clear()
+        self._leaving.clear()
 
     def reap(self, deadline: Deadline) -> list[Death]:
         """Evict the dead now, instead of when somebody waits for them."""

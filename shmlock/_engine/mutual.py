@@ -166,8 +166,8 @@ class MutualExclusion:
         return self._here.holds
 
     def leave(self) -> None:
-        """Give up what the calling thread holds; nobody can give up another thread's mutex."""
-        if self._here.holds:
+        """Give up what the calling thread holds, unless it is open still; nobody can give up another thread's mutex."""
+        if not self.segment.handles and self._here.holds:
             self.release(vouch=False)
 
     def reap(self, _deadline: Deadline) -> list[object]:
@@ -189,5 +189,5 @@ def mutual_exclusion_of(segment: Segment) -> MutualExclusion:
 
 @in_child
 def _forget_parent() -> None:
-    for mutex in _mutexes.values():
+    for mutex in list(_mutexes.values()):
         mutex.forget()

@@ -7,8 +7,8 @@ import os
 import re
 import stat
 import threading
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
 
 from shmlock._kernel import libc, membarrier, robust, shm
 from shmlock._kernel.forks import in_child
@@ -20,7 +20,9 @@ from shmlock._segment.words import WORD, address_of
 from shmlock.errors import ForeignSegment, SegmentCorrupt, SegmentNotFound, UnsupportedPlatform
 
 if TYPE_CHECKING:
+    import weakref
     from collections.abc import Callable
+    from contextlib import AbstractContextManager
 
     from shmlock._segment.header import Header, Plan
 
@@ -68,6 +70,8 @@ class Segment:
     identity: tuple[int, int]
     mode: int
     owner: tuple[int, int]
+    # Who has it open in this process, by `opening()`. What the process holds is given up with the last.
+    handles: set[weakref.ref[Any]] = field(default_factory=set)
 
     @property
     def guard_address(self) -> int:
@@ -98,13 +102,18 @@ class Segment:
 
 _mapped: dict[tuple[int, int], Segment] = {}
 # A signal handler may open an object while its own thread is opening one.
-_mapping = threading.RLock()
+_opening = threading.RLock()
 
 
 @in_child
 def _renew_lock() -> None:
-    global _mapping  # noqa: PLW0603  another thread of the parent may have held it at the fork
-    _mapping = threading.RLock()
+    global _opening  # noqa: PLW0603  another thread of the parent may have held it at the fork
+    _opening = threading.RLock()
+
+
+def opening() -> AbstractContextManager[object]:
+    """Keeps other threads of this process from opening and closing. Nobody waits for another process in it."""
+    return _opening
 
 
 def open_segment(
@@ -134,7 +143,7 @@ def open_segment(
 
 
 def _attach(name: str, plan: Plan, owner: tuple[int, int] | None) -> Segment:
-    with _mapping, _opened(name) as descriptor:
+    with _opening, _opened(name) as descriptor:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
             raise SegmentCorrupt(f"{name}: what lies at {shm.path(PREFIX + name)} is no file")

@@ -66,6 +66,11 @@ def nothing() -> None:
 # --- what must hold
 
 
+def face(lock: shmlock.SeekLock, mode: str) -> Any:
+    """The face of R, S or W."""
+    return {"R": lock.reader, "S": lock.seeker, "W": lock.writer}[mode]
+
+
 def what_is_held(lock: shmlock.RWLock) -> set[str]:
     """By the calling thread, or left of what it did."""
     words, me = lock._words, lock._engine.me()

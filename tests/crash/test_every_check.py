@@ -12,7 +12,7 @@ import functools
 import re
 import sys
 from collections import Counter
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
@@ -26,6 +26,7 @@ from shmlock._kernel import robust
 from shmlock._segment import participants
 from shmlock._segment.layout import DIRTY, HIGH_WATER
 from shmlock.errors import WouldDeadlock
+from tests.conftest import HANG
 from tests.crash import situations, uses
 from tests.crash.situations import nothing, what_is_held
 
@@ -253,6 +254,43 @@ def test_a_handler_may_use_the_lock_that_its_thread_is_busy_with(
         assert lock._words[DIRTY] == 0
     situations.nothing_left(lock)
     assert handled
+
+
+@pytest.mark.parametrize("mode", ["R", "S", "W"])
+def test_a_handler_that_opens_what_its_thread_closes_keeps_what_it_gets(name: str, mode: str) -> None:
+    """Wherever it runs: it, or an error at once. And its handle goes on as if the other had been closed before."""
+    got = 0
+    closing: list[shmlock.SeekLock] = []
+    came: list[tuple[shmlock.SeekLock, bool]] = []
+
+    def anew() -> None:
+        closing[:] = [shmlock.SeekLock(name, max_participants=4)]
+        uses.read(closing[0])
+        came.clear()
+
+    def handle() -> None:
+        ours = shmlock.SeekLock(name)
+        held = False
+        with suppress(WouldDeadlock):
+            held = situations.face(ours, mode).acquire(timeout=HANG)
+            assert held
+        came.append((ours, held))
+
+    for place in counted(lambda: closing[0].close(), anew):  # noqa: PLW0108  another one each time
+        anew()
+        tracer = Tracer(*place, handle)
+        with traced(tracer):
+            closing[0].close()
+        for ours, held in came:
+            assert what_is_held(ours) == ({mode} if held else set()), tracer.where
+            if held:
+                situations.face(ours, mode).release()
+            got += held
+            uses.upgrade(ours)
+            ours.close()
+        with shmlock.SeekLock(name) as after:
+            situations.nothing_left(after)
+    assert got
 
 
 def test_what_is_caught_inside_a_seek_leaves_it(name: str) -> None:
