@@ -13,7 +13,8 @@ A bucket is at most 1 / 2**(bits - 1) of its values wide: 2 significant figures 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
+
+from shmlock._lazy import lazy
 
 
 @dataclass(frozen=True)
@@ -23,12 +24,12 @@ class Scale:
     highest: int
     figures: int
 
-    @cached_property
+    @lazy
     def bits(self) -> int:
         """Values below 2**bits are told apart exactly."""
         return (2 * int(10**self.figures) - 1).bit_length()
 
-    @cached_property
+    @lazy
     def size(self) -> int:
         """How many buckets there are."""
         return self.bucket(self.highest) + 1

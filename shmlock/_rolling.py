@@ -22,10 +22,10 @@ count by count.)
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 from shmlock._hdr import Scale
+from shmlock._lazy import lazy
 from shmlock._segment.layout import MOST_PARTICIPANTS
 
 if TYPE_CHECKING:
@@ -106,29 +106,29 @@ class Geometry:
             shift += bits
         return number
 
-    @cached_property
+    @lazy
     def scale(self) -> Scale:
         """Of latencies, in microseconds."""
         return Scale(self.highest * 1_000_000, self.figures)
 
     # Offsets in bytes from the start of a shard; `codes` and `histograms` are rows of counts.
 
-    @cached_property
+    @lazy
     def totals_at(self) -> int:
         """Of the words that count by code since creation."""
         return _lines((_STAMPS + self.buckets + self.windows) * _WORD)
 
-    @cached_property
+    @lazy
     def codes_at(self) -> int:
         """Of a row for each bucket."""
         return self.totals_at + CODES * _WORD
 
-    @cached_property
+    @lazy
     def histograms_at(self) -> int:
         """Of a row for each window."""
         return self.codes_at + self.buckets * CODES * _COUNT
 
-    @cached_property
+    @lazy
     def kinds(self) -> tuple[Kind, Kind]:
         """The buckets' rows, which are by code, and the windows', which are histograms."""
         histogram = -(-self.scale.size * _COUNT // _WORD) * _WORD
@@ -137,7 +137,7 @@ class Geometry:
             Kind(self.windows, _STAMPS + self.buckets, self.histograms_at, histogram),
         )
 
-    @cached_property
+    @lazy
     def shard_size(self) -> int:
         """In bytes; whole lines."""
         return _lines(self.histograms_at + self.windows * self.kinds[1].size)

@@ -11,6 +11,7 @@ import pytest
 
 import shmlock
 from shmlock._segment.layout import DIRTY
+from tests.conftest import Child
 from tests.crash import situations, uses
 from tests.crash.situations import nothing, what_is_held
 from tests.crash.test_every_check import Tracer, counted, traced
@@ -18,6 +19,8 @@ from tests.ending import close_all
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    from tests.conftest import Peer
 
 T = TypeVar("T")
 
@@ -143,15 +146,16 @@ def change_timers(timers: shmlock.TimerQueue) -> None:
     timers.wake_expired()
 
 
-@pytest.mark.parametrize(
-    ("kind", "change"),
-    [
-        (shmlock.Mutex, change_mutex),
-        (shmlock.SharedConfig, change_config),
-        (functools.partial(shmlock.RTMetrics, clock=lambda: 1000.0), change_metrics),
-        (shmlock.TimerQueue, change_timers),
-    ],
-)
+KINDS = [
+    (shmlock.SeekLock, uses.upgrade),
+    (shmlock.Mutex, change_mutex),
+    (shmlock.SharedConfig, change_config),
+    (functools.partial(shmlock.RTMetrics, clock=lambda: 1000.0), change_metrics),
+    (shmlock.TimerQueue, change_timers),
+]
+
+
+@pytest.mark.parametrize(("kind", "change"), KINDS)
 def test_every_kind_is_first_used_by_two_at_once(name: str, kind: Any, change: Callable[[Any], None]) -> None:
     """Wherever one is when the other begins: both open it, change it and close it."""
 
@@ -161,3 +165,27 @@ def test_every_kind_is_first_used_by_two_at_once(name: str, kind: Any, change: C
         ours.close()
 
     assert list(met(use, use))
+
+
+@pytest.mark.parametrize(("kind", "change"), KINDS)
+def test_a_child_is_forked_wherever_another_thread_is(name: str, kind: Any, change: Callable[[Any], None]) -> None:
+    """It uses what it has inherited and what it opens itself, and waits for nothing that its parent was about to do."""
+    inherited = kind(name)
+
+    def live(peer: Peer) -> None:
+        change(inherited)
+        change(kind(name))
+        peer.say("done")
+
+    def use() -> None:
+        change(kind(name))
+        change(inherited)
+
+    def come() -> Child:
+        return Child(live)  # which ends with this thread, at the latest
+
+    for _, child in met(use, come):
+        try:
+            assert child.hear() == "done"
+        finally:
+            child.end()
