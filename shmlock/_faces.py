@@ -191,8 +191,16 @@ class _Exclusive(_Face):
         """It was just acquired, and a writer was killed inside before."""
         raise NotImplementedError
 
+    def _closed(self, engine: Engine) -> None:
+        """The handle was closed while we waited, but was not the last. Raises ClosedError."""
+        engine.end(self._mode, vouch=False)
+        self._engine.prepare()
+
     def __enter__(self) -> Self:
-        self._engine.acquire(self._mode, FOREVER)
+        engine = self._engine
+        engine.acquire(self._mode, FOREVER)
+        if self._engine is not engine:
+            self._closed(engine)
         if self._words[OWNER_DIED]:
             self._taken()
         return self
@@ -214,7 +222,10 @@ class _Exclusive(_Face):
         Raises WouldDeadlock when this thread holds the lock already, in whatever way; ValueError for a
         negative or NaN timeout; OwnerDied with `on_owner_died="raise"`.
         """
-        held = self._engine.acquire(self._mode, Deadline.after(timeout, blocking=blocking))
+        engine = self._engine
+        held = engine.acquire(self._mode, Deadline.after(timeout, blocking=blocking))
+        if held and self._engine is not engine:
+            self._closed(engine)
         if held and self._words[OWNER_DIED]:
             self._taken()
         return held
@@ -237,7 +248,10 @@ class Writer(_Exclusive):
         Unlike `acquire(blocking=False)` it does not hold up anybody who is in or comes meanwhile (the readers' gate
         stays open when one of them is in), and does not look for the dead. Raises as `acquire` does.
         """
-        held = self._engine.try_write()
+        engine = self._engine
+        held = engine.try_write()
+        if held and self._engine is not engine:
+            self._closed(engine)
         if held and self._words[OWNER_DIED]:
             self._taken()
         return held

@@ -292,7 +292,19 @@ class Mutex(Handle):
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
         """As `threading.Lock.acquire`: -1 waits for ever. Raises WouldDeadlock where that one would hang."""
-        return self._engine.acquire(Deadline.after(None if timeout == -1 else timeout, blocking=blocking))
+        return self._acquire(Deadline.after(None if timeout == -1 else timeout, blocking=blocking))
+
+    def _acquire(self, deadline: Deadline) -> bool:
+        engine = self._engine
+        held = engine.acquire(deadline)
+        if held and self._engine is not engine:
+            self._closed(engine)
+        return held
+
+    def _closed(self, engine: MutualExclusion) -> None:
+        """The handle was closed while we waited. Raises ClosedError."""
+        engine.release(vouch=False)
+        self._engine.holds()
 
     @begins_at_once
     def release(self) -> None:
@@ -313,7 +325,7 @@ class Mutex(Handle):
         return self._engine.locked()
 
     def __enter__(self) -> Self:
-        self._engine.acquire(FOREVER)
+        self._acquire(FOREVER)
         return self
 
     @begins_at_once

@@ -8,11 +8,13 @@ import pickle
 import signal
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import shmlock
+from tests.conftest import HANG
 from tests.order import until, waiting
 
 if TYPE_CHECKING:
@@ -401,6 +403,34 @@ def test_closing_one_handle_keeps_what_another_holds(lock: shmlock.RWLock, start
     assert start(write).hear() is False
     lock.close()
     assert start(write).hear() is True
+
+
+@pytest.mark.parametrize("last", [True, False], ids=["the last", "one of two"])
+@pytest.mark.parametrize("mode", ["reader", "writer"])
+@pytest.mark.parametrize("use", ["with", "acquire"])
+def test_a_handle_that_is_closed_while_a_thread_waits(
+    lock: shmlock.RWLock, start: Start, use: str, mode: str, last: bool
+) -> None:
+    """The thread gets ClosedError, at once or when it would be its turn, and has nothing: nobody waits for it."""
+    child = start(holder(lock, "writer"))
+    assert child.hear() == "ready"
+    child.say("go")
+    assert child.hear() == "in"
+    closing = lock if last else type(lock)(lock.name)
+    face = getattr(closing, mode)
+    with ThreadPoolExecutor(1) as pool:
+        entering = pool.submit(face.acquire if use == "acquire" else face.__enter__)
+        until(waiting(lock, 1))
+        closing.close()
+        if last:
+            assert isinstance(entering.exception(HANG), shmlock.ClosedError)
+        child.say("leave")
+        assert isinstance(entering.exception(HANG), shmlock.ClosedError)
+        with type(lock)(lock.name) as again:
+            assert child.hear() == "out"
+            assert again.writer.acquire(timeout=HANG)
+            again.writer.release()
+            assert pool.submit(again.writer.acquire, timeout=HANG).result() is True
 
 
 def test_every_use_after_close_is_an_error(lock: shmlock.RWLock) -> None:

@@ -7,11 +7,15 @@ import pickle
 import signal
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pytest
 
 import shmlock
+from shmlock._engine import mutual
+from shmlock._kernel import robust
+from tests.conftest import HANG
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -55,6 +59,29 @@ def test_it_excludes_and_says_so(mutex: shmlock.Mutex, start: Start) -> None:
     assert mutex.acquire(timeout=30)
     mutex.release()
     assert "free" in repr(mutex)
+
+
+def test_a_mutex_that_is_closed_while_a_thread_waits(
+    mutex: shmlock.Mutex, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """When its turn comes the thread gets ClosedError, and does not have it."""
+    waits = threading.Event()
+
+    def lock_within(address: int, seconds: float) -> int:
+        waits.set()
+        return robust.lock_within(address, seconds)
+
+    monkeypatch.setattr(mutual, "lock_within", lock_within)
+    child = holding(mutex, start)
+    closing = shmlock.Mutex(mutex.name)
+    with ThreadPoolExecutor(1) as pool:
+        entering = pool.submit(closing.acquire)
+        assert waits.wait(HANG)
+        closing.close()
+        child.say("leave")
+        assert isinstance(entering.exception(HANG), shmlock.ClosedError)
+        assert mutex.acquire(timeout=HANG)
+        mutex.release()
 
 
 def test_a_killed_holder_hands_it_on_at_once(mutex: shmlock.Mutex, start: Start) -> None:

@@ -59,8 +59,8 @@ class Acquisition(Membership):
 
     def acquire_read(self, deadline: Deadline) -> bool:
         """R, when the fast path met a closed gate (and has stored 0 again)."""
-        me = self.here.me
-        if self.words[WRITER] == me.number + 1:
+        me = self.me()
+        if self.words[WRITER] == me.number + 1 > 0:
             self.words[me.base + READS] = 1
             return True
         return self._slowly(self._acquire, READ, deadline)
@@ -160,6 +160,8 @@ class Acquisition(Membership):
             left = deadline.left()
             if not left:
                 return False
+            if not me.present:
+                raise self.closed()
             if not bed.wait(min(left, self._slice(asked))) and words[want]:
                 self._look(me, deadline)
         me.account.waited(mode, time.monotonic_ns() - began)
@@ -203,7 +205,7 @@ class Acquisition(Membership):
     def left_read(self) -> None:
         """A reader has left and found the gate closed: a writer may have counted it."""
         here = self.here
-        if self.words[WRITER] != here.me.number + 1 and not self._others_decide():
+        if self.words[WRITER] != self._me(here).number + 1 and not self._others_decide():
             self._aside(here, self.state.decide)
 
     def _others_decide(self) -> bool:

@@ -91,13 +91,13 @@ class Reader:
             at = self._here.at
             depth = words[at]
         except (AttributeError, TypeError):
-            at = self._engine.prepare()
+            at = self._prepare(FOREVER)
             depth = words[at]
         try:
             words[at] = depth + 1
             if words[GATE] and not depth:
                 words[at] = 0
-                self._engine.acquire_read(FOREVER)
+                self._wait(FOREVER)
             return self  # noqa: TRY300  a jump over what follows would cost
         except ValueError as error:
             noise.check(self._engine.segment.name, error)
@@ -116,7 +116,7 @@ class Reader:
             depth = words[at]
         except (AttributeError, TypeError):
             try:
-                at = self._engine.prepare(deadline)
+                at = self._prepare(deadline)
             except LockTimeout:
                 return False
             depth = words[at]
@@ -124,11 +124,30 @@ class Reader:
             words[at] = depth + 1
             if words[GATE] and not depth:
                 words[at] = 0
-                return self._engine.acquire_read(deadline)
+                return self._wait(deadline)
             return True  # noqa: TRY300  as above
         except ValueError as error:
             noise.check(self._engine.segment.name, error)
             raise
+
+    def _prepare(self, deadline: Deadline) -> int:
+        engine = self._engine
+        at = engine.prepare(deadline)
+        if self._here is not engine.here:  # closed meanwhile
+            raise engine.closed()
+        return at
+
+    def _wait(self, deadline: Deadline) -> bool:
+        engine = self._engine
+        held = engine.acquire_read(deadline)
+        if held and self._engine is not engine:
+            self._closed(engine)
+        return held
+
+    def _closed(self, engine: Engine) -> None:
+        """The handle was closed while we waited, but was not the last. Raises ClosedError."""
+        engine.give_read_back()
+        self._engine.prepare()
 
     @begins_at_once
     def __exit__(self, kind: object, value: object, traceback: object) -> None:

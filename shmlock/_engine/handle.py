@@ -85,8 +85,8 @@ class Handle:
     def close(self) -> None:
         """Give up, with this process's last open handle, all that its threads hold here, and their slots.
 
-        Every later use raises ClosedError; closing again does nothing. The memory stays mapped until the
-        process ends.
+        Every later use raises ClosedError, and so does one by another thread that is under way, or waits: it has
+        nothing then. Closing again does nothing. The memory stays mapped until the process ends.
         """
         segment = self._segment
         if isinstance(segment, Closed):

@@ -146,6 +146,15 @@ class Holds(Acquisition):
         elif vouch or not self._converts:
             raise self._not_held(mode)
 
+    def give_read_back(self) -> None:
+        """Of a handle that was closed while it was waited for."""
+        self._slowly(self._give_read_back)
+
+    def _give_read_back(self, me: Participant) -> None:
+        me.asked = 1 << READ
+        self.words[me.base + READS] = 0
+        self.guard.run(FOREVER, self.state.decide)
+
     def end_read(self, *, vouch: bool) -> None:
         """The end of a `with` that began with R, and finds none: the same, if the lock is one that converts."""
         if not self._converts or self.me().number < 0:

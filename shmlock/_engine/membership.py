@@ -24,7 +24,7 @@ from shmlock._kernel.membarrier import Fences
 from shmlock._segment import noise, participants
 from shmlock._segment.layout import ABANDONED, HIGH_WATER, READS, SEEKER, WANT, WRITER
 from shmlock._segment.segment import opening
-from shmlock.errors import LockTimeout, ParticipantsExhausted, WouldDeadlock
+from shmlock.errors import ClosedError, LockTimeout, ParticipantsExhausted, WouldDeadlock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -61,7 +61,7 @@ class Membership:
 
         Interrupted, it has nothing of what it asked for, or gave back. Raises WouldDeadlock in a signal handler or
         finalizer that interrupted a slow path of this very thread; LockTimeout when not even a slot in order is to be
-        had before the deadline.
+        had before the deadline; ClosedError when another thread has closed the last handle meanwhile.
         This is the outermost frame that an exception can hit before a public method returns: CPython makes no check
         between the return of one Python function and the return of its caller. The `finally` makes no call, so that
         no handler can run in it.
@@ -75,15 +75,23 @@ class Membership:
             me.busy = True
             at, here.at = here.at, None
             try:
+                if self.here is not here:  # not before `busy`: who closes looks at that when `here` has been exchanged
+                    raise self.closed()
                 if at is None:
                     self._enable(me, deadline)
-                return path(me, *args)
+                result = path(me, *args)
             finally:
                 me.busy = False
                 if me.number >= 0 and not self.words[me.base + ABANDONED]:
                     here.at = me.base + READS
+            if self.here is here:
+                return result
+            raise self.closed()
         except BaseException as error:
-            if me.asked:
+            if self.here is not here:
+                here.at = None
+                self._withdraw_all(me)
+            elif me.asked:
                 here.at = None
                 self.words[me.base + ABANDONED] = me.asked
                 with suppress(LockTimeout):
@@ -108,6 +116,18 @@ class Membership:
         elif self.words[me.base + ABANDONED]:
             self.guard.run(deadline, self.state.settle, me.number)
 
+    def closed(self) -> ClosedError:
+        """What to raise when another thread has closed the last handle."""
+        return ClosedError(f"{self.segment.name}: it was closed while this thread was about to use it")
+
+    def _withdraw_all(self, me: Participant) -> None:
+        """What was asked for meanwhile, or even granted, by a thread of a `here` that was. Its slot is free then."""
+        words = self.words
+        if me.asked and self._participants.get(me.number) is me:
+            words[me.base + ABANDONED] = me.asked
+        with suppress(LockTimeout):
+            self.guard.run(Deadline.after(GRACE), self._give_up, [me], None)
+
     def me(self) -> Participant:
         """The calling thread, with or without a slot."""
         return self._me(self.here)
@@ -130,21 +150,19 @@ class Membership:
         return self._slowly(_index_of_reads, deadline=deadline)
 
     def _claim(self, me: Participant, deadline: Deadline) -> None:
-        ours = [
-            mine.number
-            for mine in list(self._participants.values())
-            if not mine.present and mine.is_caller() and participants.still_latched(self.segment, mine.number)
-        ]
-        deaths = self.guard.run(deadline, self._claim_slot, me, process.identity(), ours)
+        # Those of this thread that another one's close() has left.
+        left = [mine for mine in list(self._participants.values()) if not mine.present and mine.is_caller()]
+        deaths = self.guard.run(deadline, self._claim_slot, me, process.identity(), left)
         self.here.leaver = _Leaver(self, me)
         self.recovery.report(deaths)
 
-    def _claim_slot(self, me: Participant, identity: tuple[int, int, int, int], ours: list[int]) -> list[Death]:
+    def _claim_slot(self, me: Participant, identity: tuple[int, int, int, int], left: list[Participant]) -> list[Death]:
         """Under the guard: a free slot; else one of the dead's; else a new one at the end of the table."""
         segment = self.segment
         deaths: list[Death] = []
         self._abort_claim(me)
-        claim = functools.partial(participants.claim, segment, identity, ours=ours, trying=me.trying)
+        self._give_up(left, None)
+        claim = functools.partial(participants.claim, segment, identity, trying=me.trying)
         number = claim(limit=self.words[HIGH_WATER])
         if number is None:
             deaths = self.recovery.sweep()
@@ -172,16 +190,18 @@ class Membership:
         """
         words = self.words
         holds = words[me.base + READS] or words[me.base + WANT] or me.number + 1 in {words[WRITER], words[SEEKER]}
-        if me.is_caller() and me.present and not holds and not me.busy:
-            if self.parting is not None:
-                self.parting(me.number)
+        if me.is_caller() and self._participants.get(me.number) is me and not holds and not me.busy:
+            parting = self.parting if me.present else None
+            if parting is not None:
+                parting(me.number)
             # Not `_aside`: what the thread had in `here` is gone, and what it got there now nobody would drop.
-            self.guard.run(Deadline.after(GRACE), self._give_up, [me])
+            self.guard.run(Deadline.after(GRACE), self._give_up, [me], parting)
 
     def leave(self) -> None:
-        """Give up all that this process's threads hold here, and their slots, unless somebody has it open still.
+        """Give up all that this process's threads hold here, unless somebody has it open still.
 
-        Interrupted, it goes on when it is called again.
+        And the calling thread's slot; the others' when they end, or take part anew. Interrupted, it goes on when it is
+        called again.
         """
         left, new = self.here, Here()
         me = self._me(left)
@@ -196,7 +216,10 @@ class Membership:
                 self.here, self._leaving = new, leaving
                 left.at = None
         if self._leaving:
-            self._aside(self.here, self._give_up, self._leaving)
+            self._aside(self.here, self._give_up, self._leaving, self.parting)
+            for other in self._participants.copy().values():
+                if not other.present and other.here is None:
+                    other.here = left
 
     def _aside(self, here: Here, action: Callable[[*Ts], T], *args: *Ts, deadline: Deadline = FOREVER) -> T:
         """Run an action under the guard for which the calling thread needs no slot."""
@@ -213,22 +236,30 @@ class Membership:
         finally:
             me.busy = False
             here.at = at if me.present else None
+            if self.here is not here:
+                self._withdraw_all(me)
 
-    def _give_up(self, leaving: Iterable[Participant]) -> None:
-        """Under the guard. A latch can only be given back by the thread that holds it."""
+    def _give_up(self, leaving: Iterable[Participant], parting: Callable[[int], None] | None) -> None:
+        """Under the guard: what they hold; and its slot, if it is the calling thread's.
+
+        Other threads keep their slots, for nobody else can give back their latches. One that is on a slow path relies
+        on what it holds, and gives it up itself at the end of that.
+        """
         identity = process.identity()
         for mine in list(leaving):
             number = mine.number
+            ours = mine.is_caller()
             mine.present = False
-            if mine.is_caller():
+            if ours:
                 self._abort_claim(mine)
             if self._participants.get(number) is mine:  # else it was given up before, and may be a later one's by now
-                if participants.is_of(self.segment, number, identity):
-                    if self.parting is not None:
-                        self.parting(number)
+                if not mine.busy and participants.is_of(self.segment, number, identity):
+                    if parting is not None:
+                        parting(number)
                     self.state.clear(number, died=False)
-                    self.state.depart(number)
-                if mine.is_caller():
+                    if ours:
+                        self.state.depart(number)
+                if ours:
                     participants.unlatch(self.segment, number)
                     self._participants.pop(number, None)
             self._leaving.discard(mine)

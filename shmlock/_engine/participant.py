@@ -24,6 +24,7 @@ class Participant:
         "busy",
         "claiming",
         "downgraded",
+        "here",
         "number",
         "parker",
         "pid",
@@ -42,7 +43,8 @@ class Participant:
         self.busy = False  # on a slow path
         self.asked = 0  # the modes (1 << mode) that the slow path under way asks for or gives back
         self.downgraded = False  # one R was an S or W, whose `with` has not ended yet
-        self.present = True  # False when another thread's close() gave the slot up
+        self.present = True  # False when it was given up
+        self.here: object = None  # given up by another thread: that by whose end this thread's is told
         self.parker: Parker | Napper | None = None
 
     def trying(self, number: int) -> None:

@@ -17,7 +17,7 @@ from shmlock._segment.layout import HIGH_WATER, IN_USE, NAMESPACE, PID, SLOT, ST
 from shmlock.errors import ParticipantsExhausted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable
 
     from shmlock._segment.segment import Segment
 
@@ -41,14 +41,12 @@ def claim(
     segment: Segment,
     identity: tuple[int, int, int, int],
     *,
-    ours: Collection[int],
     limit: int,
     trying: Callable[[int], None],
 ) -> int | None:
     """Take a free slot below `limit` for the calling thread: its number, or None.
 
     `identity`: as `process.identity` gives it; asked for before the guard is taken, for it may read files.
-    `ours`: slots given up on this thread's behalf by another thread, so that this one holds their latches still.
     `trying` is told each number before its latch is touched; should an exception come in between, `abort` frees
     what was taken.
     """
@@ -62,7 +60,7 @@ def claim(
         if words[slot(number) + IN_USE] and number < words[HIGH_WATER]:
             continue
         trying(number)
-        if number in ours or _latch(segment, number):
+        if _latch(segment, number):
             _identify(segment, number, identity)
             return number
     return None
@@ -123,11 +121,6 @@ def is_of(segment: Segment, number: int, identity: tuple[int, int, int, int]) ->
     return bool(words[base + IN_USE]) and (words[base + PID], words[base + STARTED], words[base + NAMESPACE]) == (
         pid, started, namespace,
     )  # fmt: skip
-
-
-def still_latched(segment: Segment, number: int) -> bool:
-    """Whether a latch that this thread is said to hold is indeed held by somebody who lives."""
-    return robust.lives(segment.latch_address(number))
 
 
 def is_dead(segment: Segment, number: int) -> bool:

@@ -111,7 +111,8 @@ def free_for_another_thread(lock: shmlock.RWLock) -> bool:
 
 def nothing_left(lock: shmlock.RWLock) -> None:
     """Nothing is held or wanted by the calling thread, nothing is half done, and the accounts say so."""
-    assert not what_is_held(lock)
+    held = what_is_held(lock)
+    assert not held, held
     assert free_for_another_thread(lock)
     assert lock._words[DIRTY] == 0
 

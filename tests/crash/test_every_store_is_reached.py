@@ -38,6 +38,9 @@ RARE = {
     # timetable depends on the order of operations: see test_timetable. Nor what only noise leads to: see tests/hostile.
     ("acquire.py", "self.words[me.base + ABANDONED] = 1 << mode"),
     ("engine.py", "words[reads] -= 1"),
+    # And what only a close() by another thread leads to: see test_every_switch.
+    ("membership.py", "words[me.base + ABANDONED] = me.asked"),
+    ("holds.py", "self.words[me.base + READS] = 0"),
     ("participants.py", "segment.words[slot(number) + IN_USE] = 0"),
     ("_batches.py", "self._slots[slot(number) + BATCH] = 0"),
     ("_timetable.py", "words[_FREE] = words[at + _PLACE]"),

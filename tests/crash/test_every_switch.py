@@ -92,32 +92,85 @@ def test_a_thread_may_begin_wherever_another_is(
     assert 3 in got or use is uses.read
 
 
+def go(ours: shmlock.SeekLock, mode: str, held: bool) -> None:
+    """What the thread has got, if so, it has still. Leave; closing would give up what others hold, too."""
+    assert what_is_held(ours) == ({mode} if held else set())
+    if held:
+        situations.face(ours, mode).release()
+
+
 @pytest.mark.parametrize("mode", ["R", "S", "W"])
 def test_who_opens_it_wherever_another_closes_it_keeps_what_it_gets(name: str, mode: str) -> None:
     """Until it leaves: the other's holds go with its last handle, those of a handle that is open do not."""
-    closing: list[shmlock.SeekLock] = []
+    closing = [shmlock.SeekLock(name, max_participants=8)]
+    segment = closing[0]._segment
 
     def anew() -> None:
-        closing[:] = [shmlock.SeekLock(name, max_participants=4)]
+        close_all(segment)
+        closing[:] = [shmlock.SeekLock(name)]
         uses.read(closing[0])
 
     def come() -> tuple[shmlock.SeekLock, bool]:
         ours = shmlock.SeekLock(name)
         return ours, situations.face(ours, mode).acquire(timeout=0)
 
-    def go(ours: shmlock.SeekLock, held: bool) -> None:
-        assert what_is_held(ours) == ({mode} if held else set())
-        if held:
-            situations.face(ours, mode).release()
-        ours.close()
-
     got = 0
     for pool, (ours, held) in met(lambda: closing[0].close(), come, anew):  # noqa: PLW0108  another one each time
-        pool.submit(go, ours, held).result()
+        pool.submit(go, ours, mode, held).result()
         with shmlock.SeekLock(name) as after:
             situations.nothing_left(after)
         got += held
     assert got
+
+
+def vouch(lock: shmlock.SeekLock) -> None:
+    """W, and a change that takes the guard alone."""
+    with lock.writer:
+        lock.mark_consistent()
+
+
+@pytest.mark.parametrize("taken", [True, False], ids=["taken", "free"])
+@pytest.mark.parametrize("opened", [True, False], ids=["used before", "first use"])
+@pytest.mark.parametrize("use", [uses.read, uses.write, uses.upgrade, convert, vouch])
+def test_a_lock_may_be_closed_wherever_another_thread_is(
+    name: str, use: Callable[[shmlock.SeekLock], object], opened: bool, taken: bool
+) -> None:
+    """The other has done what it was about to do, or gets an error, and has nothing; what is free then may be taken."""
+    locks = [shmlock.SeekLock(name, max_participants=8)]
+    segment = locks[0]._segment
+    used = threading.Event()
+    closed = 0
+
+    def anew() -> None:
+        close_all(segment)
+        locks[:] = [shmlock.SeekLock(name)]
+        used.clear()
+        if opened:
+            uses.read(locks[0])
+
+    def use_it() -> None:
+        nonlocal closed
+        try:
+            use(locks[0])
+        except (shmlock.ClosedError, shmlock.NotHeld):
+            closed += 1
+        finally:
+            used.set()
+
+    def come() -> None:
+        locks[0].close()
+        if not taken:
+            return
+        ours = shmlock.SeekLock(name)
+        held = ours.writer.acquire(timeout=0)
+        used.wait(0.05)  # it may also wait for us
+        go(ours, "W", held)
+
+    for _ in met(use_it, come, anew):
+        with shmlock.SeekLock(name) as after:
+            situations.nothing_left(after)
+            assert after.statistics().evictions == 0
+    assert closed or (use is uses.read and opened)
 
 
 def change_mutex(mutex: shmlock.Mutex) -> None:

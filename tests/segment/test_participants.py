@@ -47,7 +47,7 @@ def segment(name: str) -> Segment:
 
 def claim(segment: Segment, limit: int = 3) -> int | None:
     """Claim a slot for the calling thread."""
-    return participants.claim(segment, process.identity(), ours=(), limit=limit, trying=lambda _: None)
+    return participants.claim(segment, process.identity(), limit=limit, trying=lambda _: None)
 
 
 def fields(segment: Segment, number: int) -> tuple[int, ...]:
@@ -127,7 +127,7 @@ def test_tells_what_it_tries(segment: Segment, threads: Threads) -> None:
         tried.append(number)
         assert not robust.lives(segment.latch_address(number))
 
-    assert participants.claim(segment, process.identity(), ours=(), limit=3, trying=note) == 1
+    assert participants.claim(segment, process.identity(), limit=3, trying=note) == 1
     assert tried == [1]
 
 
@@ -184,18 +184,6 @@ def test_abort(segment: Segment, threads: Threads) -> None:
     participants.abort(segment, 1)
     assert segment.words[slot(1) + IN_USE] == 0
     assert not robust.lives(segment.latch_address(1))
-
-
-def test_ours_is_taken_again(segment: Segment) -> None:
-    """A slot that another thread gave up for us is claimed anew, although we hold its latch still."""
-    assert claim(segment) == 0
-    segment.words[slot(0) + IN_USE] = 0
-    segment.words[slot(0) + READS] = 7
-    taken = participants.claim(segment, process.identity(), ours=[0], limit=3, trying=lambda _: None)
-    assert taken == 0
-    assert segment.words[slot(0) + READS] == 0
-    assert participants.unlatch(segment, 0) is True
-    assert not robust.lives(segment.latch_address(0))
 
 
 def test_dead_or_alive(segment: Segment, start: Start) -> None:
