@@ -292,11 +292,8 @@ class Mutex(Handle):
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
         """As `threading.Lock.acquire`: -1 waits for ever. Raises WouldDeadlock where that one would hang."""
-        return self._acquire(Deadline.after(None if timeout == -1 else timeout, blocking=blocking))
-
-    def _acquire(self, deadline: Deadline) -> bool:
         engine = self._engine
-        held = engine.acquire(deadline)
+        held = engine.acquire(Deadline.after(None if timeout == -1 else timeout, blocking=blocking))
         if held and self._engine is not engine:
             self._closed(engine)
         return held
@@ -325,7 +322,10 @@ class Mutex(Handle):
         return self._engine.locked()
 
     def __enter__(self) -> Self:
-        self._acquire(FOREVER)
+        engine = self._engine
+        engine.acquire(FOREVER)
+        if self._engine is not engine:
+            self._closed(engine)
         return self
 
     @begins_at_once

@@ -67,7 +67,10 @@ class Membership:
         no handler can run in it.
         """
         here = self.here
-        me = self._me(here)
+        try:
+            me = here.me
+        except AttributeError:
+            me = self._me(here)
         if me.busy:
             self._check_idle()
         me.asked = 0
