@@ -470,6 +470,18 @@ def test_a_thread_that_ends_frees_its_slot(name: str, kind: type[shmlock.RWLock]
         assert lock.statistics().evictions == 0
 
 
+def test_a_thread_takes_part_anew_after_another_has_closed(name: str, kind: type[shmlock.RWLock]) -> None:
+    """In the slot that it had, and with nothing of what it held: there is room for no other."""
+    lock = kind(name, max_participants=1)
+    lock.reader.acquire()
+    closing = threading.Thread(target=lock.close)
+    closing.start()
+    closing.join()
+    with kind(name) as again:
+        assert again.writer.acquire(timeout=HANG)
+        again.writer.release()
+
+
 def test_a_hold_of_an_ended_thread_is_evicted(lock: shmlock.RWLock) -> None:
     """A thread that ends inside W has died as a holder: the next one gets the lock and is told."""
     thread = threading.Thread(target=lock.writer.acquire)
