@@ -60,7 +60,7 @@ class Acquisition(Membership):
     def acquire_read(self, deadline: Deadline) -> bool:
         """R, when the fast path met a closed gate (and has stored 0 again)."""
         me = self.me()
-        if self.words[WRITER] == me.number + 1 > 0:
+        if me.number >= 0 and self.words[WRITER] == me.number + 1:
             self.words[me.base + READS] = 1
             return True
         return self._slowly(self._acquire, READ, deadline)

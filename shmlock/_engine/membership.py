@@ -164,7 +164,8 @@ class Membership:
         segment = self.segment
         deaths: list[Death] = []
         self._abort_claim(me)
-        self._give_up(left, None)
+        if left:
+            self._give_up(left, None)
         claim = functools.partial(participants.claim, segment, identity, trying=me.trying)
         number = claim(limit=self.words[HIGH_WATER])
         if number is None:
@@ -210,7 +211,6 @@ class Membership:
         me = self._me(left)
         if me.busy:
             self._check_idle()
-        self._me(new)
         with opening():
             leaving = self._leaving.union([me], list(self._participants.values()))
             # Who opens it anew takes part anew, and keeps what it gets: either it was there when we looked, or it has
@@ -220,8 +220,8 @@ class Membership:
                 left.at = None
         if self._leaving:
             self._aside(self.here, self._give_up, self._leaving, self.parting)
-            for other in self._participants.copy().values():
-                if not other.present and other.here is None:
+            for other in list(self._participants.values()):
+                if not other.present and other.here is None:  # which nothing else would keep, and so its `leaver`
                     other.here = left
 
     def _aside(self, here: Here, action: Callable[[*Ts], T], *args: *Ts, deadline: Deadline = FOREVER) -> T:

@@ -44,7 +44,7 @@ class Participant:
         self.asked = 0  # the modes (1 << mode) that the slow path under way asks for or gives back
         self.downgraded = False  # one R was an S or W, whose `with` has not ended yet
         self.present = True  # False when it was given up
-        self.here: object = None  # given up by another thread: that by whose end this thread's is told
+        self.here: object = None  # the one that this thread's end is heard of by, when another thread has closed
         self.parker: Parker | Napper | None = None
 
     def trying(self, number: int) -> None:

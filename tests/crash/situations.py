@@ -63,12 +63,12 @@ def nothing() -> None:
     """What is done where there is nothing to do."""
 
 
-# --- what must hold
-
-
 def face(lock: shmlock.SeekLock, mode: str) -> Any:
     """The face of R, S or W."""
     return {"R": lock.reader, "S": lock.seeker, "W": lock.writer}[mode]
+
+
+# --- what must hold
 
 
 def what_is_held(lock: shmlock.RWLock) -> set[str]:

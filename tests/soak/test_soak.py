@@ -227,9 +227,9 @@ def test_a_hold_that_is_gone_while_its_holder_lives(start: Start, name: str, *, 
             opened.unlink()
         peer.say([fault.what for fault in board.faults()])
 
-    found = start(run).hear()
-    assert len(found) == (not killed)
-    assert killed or "the parent's hold is gone" in found[0]
+    faults = start(run).hear()
+    assert len(faults) == (not killed)
+    assert killed or "the parent's hold is gone" in faults[0]
 
 
 def starve_readers(self: state.State, wants: list[int]) -> None:
