@@ -140,10 +140,12 @@ class Membership:
             return here.me
         except AttributeError:
             me = Participant()
-            # Both, and only now: a handler that has run in that call may have been somebody here, and had a place.
-            here.me = me
-            here.at = None
-            return me
+            try:
+                return here.me  # a handler that has run in that call is somebody here, and may hold something
+            except AttributeError:
+                here.me = me
+                here.at = None
+                return me
 
     def prepare(self, deadline: Deadline = FOREVER) -> int:
         """See that the calling thread has a slot and may take the fast path: the index of its reads word.
