@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import dis
 import functools
+import gc
 import re
 import sys
 from collections import Counter
@@ -160,13 +161,20 @@ class Counting(Tracer):
 
 @contextmanager
 def traced(tracer: Tracer) -> Iterator[None]:
-    """With this tracer, and afterwards with the one that was there."""
-    before = sys.gettrace()
+    """With this tracer, and afterwards with the one that was there.
+
+    Garbage is collected afterwards: a finalizer that runs at a place takes that place from the tracer, which sees its
+    call there.
+    """
+    before, collects = sys.gettrace(), gc.isenabled()
+    gc.disable()
     sys.settrace(tracer)
     try:
         yield
     finally:
         sys.settrace(before)
+        if collects:
+            gc.enable()
 
 
 def counted(
@@ -207,6 +215,35 @@ def interrupted(
             error.add_note(f"interrupted in {tracer.where}, place {place}")
             raise
         yield tracer.where
+
+
+class Cycle:
+    """Garbage with a finalizer."""
+
+    def __init__(self) -> None:
+        self.itself = self
+
+    def __del__(self) -> None:
+        """Here, what the tracer must not take for a part of the use."""
+
+
+def test_each_place_is_met_whenever_garbage_is_collected(name: str) -> None:
+    """Also where a collection falls due on the way there: 3.12 makes it at such a place."""
+    lock = shmlock.SeekLock(name, max_participants=4)
+    first = counted(lambda: uses.read(lock))[0]
+    before = gc.get_threshold()
+    try:
+        for made in range(before[0]):
+            Cycle()
+            gc.set_threshold(before[0])
+            kept = [[] for _ in range(made)]  # type: ignore[var-annotated]  # another one each time before it is due
+            tracer = Tracer(*first, nothing)
+            with traced(tracer):
+                uses.read(lock)
+            assert tracer.where, f"after {len(kept)}"
+            gc.collect()
+    finally:
+        gc.set_threshold(*before)
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # from finalizers, as CPython has it
