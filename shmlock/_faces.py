@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, Self, TypeVar
 
 from shmlock._engine.bias import Reader
@@ -10,7 +11,7 @@ from shmlock._engine.modes import READ, SEEK, WRITE
 from shmlock._kernel.deadline import FOREVER, Deadline
 from shmlock._kernel.interrupts import begins_at_once
 from shmlock._segment.layout import OWNER_DIED, READS, SEEKER, WRITER
-from shmlock.errors import LockTimeout, OwnerDied
+from shmlock.errors import LockTimeout, NotHeld, OwnerDied
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -192,9 +193,14 @@ class _Exclusive(_Face):
         raise NotImplementedError
 
     def _closed(self, engine: Engine) -> None:
-        """The handle was closed while we waited, but was not the last. Raises ClosedError."""
-        engine.end(self._mode, vouch=False)
-        self._engine.prepare()
+        """The handle was closed while we waited. Raises ClosedError."""
+        with suppress(NotHeld):  # else it was the last, and this has been given up
+            engine.end(self._mode, vouch=False)
+        raise engine.closed()
+
+    def shut(self, closed: Any) -> None:
+        """Make every later use raise."""
+        self._engine = self._words = closed
 
     def __enter__(self) -> Self:
         engine = self._engine

@@ -31,6 +31,8 @@ from shmlock._values import CODECS, Codec, freeze
 from shmlock.errors import NotPublished, PayloadTooLarge, SegmentCorrupt
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from shmlock._engine.engine import Engine
     from shmlock._segment.segment import Segment
 
@@ -311,14 +313,19 @@ class SharedConfig(Handle):
         """The counters of the lock below."""
         return read_statistics(self._segment)
 
-    def _leave(self) -> None:
-        if not self._segment.handles:
-            self.leave_seat()
-        super()._leave()
+    def _leaving(self) -> Callable[[], None]:
+        handles, seat, leave = self._segment.handles, self._seat, super()._leaving()
+
+        def leave_seat_too() -> None:
+            if not handles:
+                seat.leave()
+            leave()
+
+        return leave_seat_too
 
     def _shut(self, closed: Any) -> None:
-        super()._shut(closed)
         self._words = self._seat = closed
+        super()._shut(closed)
 
     def _arguments(self) -> dict[str, Any]:
         return super()._arguments() | {"codec": self._codec_given}

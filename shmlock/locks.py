@@ -150,11 +150,10 @@ class RWLock(Handle):
         return read_statistics(self._segment)
 
     def _shut(self, closed: Any) -> None:
-        super()._shut(closed)
-        self._words = closed
         for face in self._faces():
-            face._engine = face._words = closed  # noqa: SLF001  the faces are parts of the lock
-        self.reader._here = closed  # noqa: SLF001  as above
+            face.shut(closed)
+        self._words = closed
+        super()._shut(closed)
 
     def _faces(self) -> list[Any]:
         return [self.reader, self.writer]

@@ -241,8 +241,7 @@ class RTMetrics(Handle, _Readings):
     def _join(self) -> Shard:
         """The calling thread's shard, from its first record on."""
         engine = self._engine
-        engine.prepare()
-        number = engine.me().number
+        number = engine.take_part()
         engine.under_guard(self._table.enlist, number)
         shard = self._here.shard = self._table.shard(number)
         return shard
@@ -307,8 +306,8 @@ class RTMetrics(Handle, _Readings):
         return read_statistics(self._segment)
 
     def _shut(self, closed: Any) -> None:
-        super()._shut(closed)
         self._here = self._table = closed
+        super()._shut(closed)
 
     def _arguments(self) -> dict[str, Any]:
         clock = {} if self._clock is time.monotonic else {"clock": self._clock}

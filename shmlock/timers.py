@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from shmlock._engine.engine import Engine
+    from shmlock._engine.participant import Participant
 
 Ts = TypeVarTuple("Ts")
 T = TypeVar("T")
@@ -107,7 +108,7 @@ class TimerQueue(Handle):
             payload_size=lambda capacity: _payload_size(capacity, max_participants or DEFAULT_PARTICIPANTS),
         )
         self._engine: Engine = engine_of(self._segment)
-        self._words = self._engine.words
+        self._words, self._here = self._engine.words, self._engine.here
         header = self._segment.header
         self._payload = self._segment.payload.cast("Q")
         middle = Timetable.words_for(header.capacity)
@@ -204,7 +205,7 @@ class TimerQueue(Handle):
         most = self.capacity if limit is None else self._number(limit, "limit")
         if most < 1:
             raise ValueError(f"{self._name}: limit must be None or from 1 up, not {limit!r}")
-        calls, batches, me = self._calls, self._batches, self._engine.me()
+        calls, batches, me = self._calls, self._batches, self._engine.participant(self._here)
         if calls.collecting:
             return []
         if me.number >= 0:
@@ -215,7 +216,7 @@ class TimerQueue(Handle):
             if clock >= self._patrol_at:
                 self._patrol(clock)
             if not self._words[SEEKER]:
-                self._read(self._collect, now, most, found)
+                self._read(self._collect, me, now, most, found)
             if not found:
                 return []
             found.sort()
@@ -236,7 +237,7 @@ class TimerQueue(Handle):
         self._orphaned = bool(self._batches.orphans())
         self._patrol_at = clock + _PATROL
 
-    def _collect(self, now: int, most: int, found: list[tuple[int, int]]) -> None:
+    def _collect(self, me: Participant, now: int, most: int, found: list[tuple[int, int]]) -> None:
         """Under R, which may be gone afterwards."""
         table, batches = self._table, self._batches
         if not (table.comes_up(now) or self._orphaned):
@@ -257,7 +258,7 @@ class TimerQueue(Handle):
                 table.take_back(orphan)
                 batches.close(orphan)
             if entries and not tag:
-                tag = batches.open(self._engine.me().number)
+                tag = batches.open(me.number)
             for entry in entries:
                 taken = table.hand_out(entry, now, tag)
                 if taken is not None:
@@ -278,17 +279,21 @@ class TimerQueue(Handle):
         As `with self._reader:`, which an exception at the very start of `__exit__` leaves to the thread: nobody could
         release this one.
         """
-        words, me = self._words, self._engine.me()
+        words, me = self._words, self._engine.participant(self._here)
         depth = words[me.base + READS] if me.number >= 0 else 0  # more in a signal handler in the middle of a look
+        looking = me.looking
         try:
             try:
+                me.looking = True  # what another thread closes meanwhile is no reason to let a writer in
                 self._reader.__enter__()
                 if not self._payload[DIRTY]:
                     return look(*args)
             finally:
                 if me.number >= 0 and words[me.base + READS] > depth:
                     self._reader.__exit__(None, None, None)
+                me.looking = looking
         except BaseException as error:
+            me.looking = looking
             if me.number >= 0 and words[me.base + READS] > depth:
                 self._reader.__exit__(None, None, None)
             if isinstance(error, IndexError | SegmentCorrupt):  # the table contradicts itself: the next one mends it
@@ -322,8 +327,9 @@ class TimerQueue(Handle):
         return read_statistics(self._segment)
 
     def _shut(self, closed: Any) -> None:
+        # Not the reader: whoever is in it gives back the R with it.
+        self._words = self._payload = self._table = self._batches = self._here = closed
         super()._shut(closed)
-        self._words = self._payload = self._table = self._batches = self._reader = closed
 
     def _describe(self) -> str:
         count = len(self)

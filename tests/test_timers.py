@@ -334,7 +334,7 @@ def test_readers_look_under_the_lock_and_lose_the_try(timers: shmlock.TimerQueue
         child = start(collect)
         assert child.hear() == "seeks"
         found: list[tuple[int, int]] = []
-        timers._collect(FAR + 2**63, 10, found)
+        timers._collect(engine.me(), FAR + 2**63, 10, found)
         assert found == []
         assert timers._words[timers._engine.me().base + READS] == 1
     child.kill()

@@ -205,7 +205,7 @@ class Acquisition(Membership):
     def left_read(self) -> None:
         """A reader has left and found the gate closed: a writer may have counted it."""
         here = self.here
-        if self.words[WRITER] != self._me(here).number + 1 and not self._others_decide():
+        if self.words[WRITER] != self.participant(here).number + 1 and not self._others_decide():
             self._aside(here, self.state.decide)
 
     def _others_decide(self) -> bool:

@@ -40,7 +40,7 @@ from shmlock._kernel.deadline import FOREVER, Deadline
 from shmlock._kernel.interrupts import begins_at_once
 from shmlock._segment import noise
 from shmlock._segment.layout import GATE, OWNER_DIED
-from shmlock.errors import LockTimeout
+from shmlock.errors import LockTimeout, NotHeld
 
 if TYPE_CHECKING:
     from shmlock._engine.engine import Engine
@@ -91,8 +91,8 @@ class Reader:
             at = self._here.at
             depth = words[at]
         except (AttributeError, TypeError):
-            at = self._prepare(FOREVER)
-            depth = words[at]
+            self._enter(FOREVER)
+            return self
         try:
             words[at] = depth + 1
             if words[GATE] and not depth:
@@ -110,17 +110,17 @@ class Reader:
         Raises ValueError for a negative or NaN timeout.
         """
         deadline = Deadline.after(timeout, blocking=blocking)
+        try:
+            return self._enter(deadline)
+        except LockTimeout:
+            return False
+
+    def _enter(self, deadline: Deadline) -> bool:
+        """As `__enter__`, with a deadline. Raises LockTimeout when not even a slot in order is to be had before it."""
         words = self._words
+        at = self._at(deadline)
         try:
-            at = self._here.at
             depth = words[at]
-        except (AttributeError, TypeError):
-            try:
-                at = self._prepare(deadline)
-            except LockTimeout:
-                return False
-            depth = words[at]
-        try:
             words[at] = depth + 1
             if words[GATE] and not depth:
                 words[at] = 0
@@ -130,11 +130,21 @@ class Reader:
             noise.check(self._engine.segment.name, error)
             raise
 
-    def _prepare(self, deadline: Deadline) -> int:
-        engine = self._engine
-        at = engine.prepare(deadline)
-        if self._here is not engine.here:  # closed meanwhile
-            raise engine.closed()
+    def _at(self, deadline: Deadline) -> int:
+        """The index of the calling thread's reads word.
+
+        Whoever closes the lock gives up what it finds there, and no more. So from here to the store no other thread may
+        come in: no call, and no jump back (with which, as 3.12 compiles it, an `except` ends that does not return).
+        """
+        try:
+            at: int = self._here.at
+            self._words[at]
+        except (AttributeError, TypeError):
+            engine = self._engine
+            at = engine.prepare(deadline)
+            if self._here is not engine.here:
+                raise engine.closed() from None
+            return at
         return at
 
     def _wait(self, deadline: Deadline) -> bool:
@@ -145,9 +155,13 @@ class Reader:
         return held
 
     def _closed(self, engine: Engine) -> None:
-        """The handle was closed while we waited, but was not the last. Raises ClosedError."""
+        """The handle was closed while we waited. Raises ClosedError."""
         engine.give_read_back()
-        self._engine.prepare()
+        raise engine.closed()
+
+    def shut(self, closed: Any) -> None:
+        """Make every later use raise."""
+        self._engine = self._words = self._here = closed
 
     @begins_at_once
     def __exit__(self, kind: object, value: object, traceback: object) -> None:
@@ -165,6 +179,10 @@ class Reader:
         # A wrong release; or what a seek lock has made of this R is to be given up.
         try:
             self._engine.end_read(vouch=kind is None)
+        except NotHeld:
+            if self._here is not self._engine.here:  # another thread has closed the last handle, and given up this R
+                raise self._engine.closed() from None
+            raise
         except BaseException:
             if self._engine.must_end():  # interrupted before it began
                 self._engine.end_read(vouch=False)

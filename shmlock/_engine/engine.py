@@ -89,7 +89,7 @@ class Engine(Holds):
         """
         words, state = self.words, self.state
         reads = slot(number) + READS
-        if words[reads] > 1:
+        if words[reads] != 1:  # 0: another thread has closed the last handle
             return False
         if state.try_seek(number):
             words[reads] -= 1

@@ -33,6 +33,9 @@ class Closed:
     def __getitem__(self, index: object) -> NoReturn:
         raise ClosedError(f"{self._name}: this handle was closed")
 
+    def __setitem__(self, index: object, value: object) -> NoReturn:
+        raise ClosedError(f"{self._name}: this handle was closed")
+
 
 class Handle:
     """Open, close, unlink, pickle by name. Subclasses say what a segment of their kind is."""
@@ -88,30 +91,30 @@ class Handle:
         Every later use raises ClosedError, and so does one by another thread that is under way, or waits: it has
         nothing then. Closing again does nothing. The memory stays mapped until the process ends.
         """
-        segment = self._segment
-        if isinstance(segment, Closed):
+        if isinstance(self._segment, Closed):
             return
-        try:
-            self._leave_surely()
-        finally:
-            self._shut(Closed(self._name))
+        self._close_surely(self._segment.handles, self._leaving())
 
     @begins_at_once
-    def _leave_surely(self) -> None:
+    def _close_surely(self, handles: set[weakref.ref[Any]], leave: Callable[[], None]) -> None:
         """Also when it is interrupted: nobody could give up afterwards what is left."""
         try:
-            self._part()
+            self._part(handles, leave)
         except BaseException:
-            self._part()  # what has been given up is no matter
+            self._part(handles, leave)  # what has been shut, or given up, is no matter
             raise
 
-    def _part(self) -> None:
-        self._segment.handles.discard(weakref.ref(self))
-        self._leave()
+    def _part(self, handles: set[weakref.ref[Any]], leave: Callable[[], None]) -> None:
+        # Shut first: what another thread gets by it meanwhile is given up either with the rest, or by that thread,
+        # which looks then whether it was shut.
+        self._shut(Closed(self._name))
+        handles.discard(weakref.ref(self))
+        leave()
 
-    def _leave(self) -> None:
-        """Give up what the process holds, unless others have it open."""
-        self._engine.leave()
+    def _leaving(self) -> Callable[[], None]:
+        """What gives up all that the process holds, unless others have it open."""
+        leave: Callable[[], None] = self._engine.leave
+        return leave
 
     def _shut(self, closed: Any) -> None:
         """Make every later use raise."""

@@ -70,7 +70,7 @@ class Membership:
         try:
             me = here.me
         except AttributeError:
-            me = self._me(here)
+            me = self.participant(here)
         if me.busy:
             self._check_idle()
         me.asked = 0
@@ -78,10 +78,12 @@ class Membership:
             me.busy = True
             at, here.at = here.at, None
             try:
-                if self.here is not here:  # not before `busy`: who closes looks at that when `here` has been exchanged
-                    raise self.closed()
                 if at is None:
-                    self._enable(me, deadline)
+                    self._enable(here, me, deadline)
+                # Not before `busy`, nor before the claim: who has exchanged `here` looks at those that have a slot, and
+                # tells those that are busy, so that they don't wait.
+                if self.here is not here:
+                    raise self.closed()
                 result = path(me, *args)
             finally:
                 me.busy = False
@@ -109,13 +111,13 @@ class Membership:
                 "lock; a signal handler can't use a lock that its own thread is busy with"
             )
 
-    def _enable(self, me: Participant, deadline: Deadline) -> None:
+    def _enable(self, here: Here, me: Participant, deadline: Deadline) -> None:
         """See that this thread has a slot, and that nothing is left to be settled in it.
 
         Raises LockTimeout when the guard is not to be had before the deadline.
         """
         if me.number < 0:
-            self._claim(me, deadline)
+            self._claim(here, me, deadline)
         elif self.words[me.base + ABANDONED]:
             self.guard.run(deadline, self.state.settle, me.number)
 
@@ -133,13 +135,14 @@ class Membership:
 
     def me(self) -> Participant:
         """The calling thread, with or without a slot."""
-        return self._me(self.here)
+        return self.participant(self.here)
 
-    def _me(self, here: Here) -> Participant:
+    def participant(self, here: Here) -> Participant:
+        """The same, in a `here` that may be one that was."""
         try:
             return here.me
         except AttributeError:
-            me = Participant()
+            me = Participant(id(here))
             try:
                 return here.me  # a handler that has run in that call is somebody here, and may hold something
             except AttributeError:
@@ -154,11 +157,19 @@ class Membership:
         """
         return self._slowly(_index_of_reads, deadline=deadline)
 
-    def _claim(self, me: Participant, deadline: Deadline) -> None:
-        # Those of this thread that another one's close() has left.
-        left = [mine for mine in list(self._participants.values()) if not mine.present and mine.is_caller()]
+    def take_part(self) -> int:
+        """The same, to do without the fast path: the number of the slot."""
+        return self._slowly(_number)
+
+    def _claim(self, here: Here, me: Participant, deadline: Deadline) -> None:
+        # Those of this thread that another one's close() has left, but what this is a handler in the middle of.
+        left = [
+            mine
+            for mine in list(self._participants.values())
+            if not mine.present and not mine.busy and mine.is_caller()
+        ]
         deaths = self.guard.run(deadline, self._claim_slot, me, process.identity(), left)
-        self.here.leaver = _Leaver(self, me)
+        here.leaver = _Leaver(self, me)
         self.recovery.report(deaths)
 
     def _claim_slot(self, me: Participant, identity: tuple[int, int, int, int], left: list[Participant]) -> list[Death]:
@@ -210,17 +221,21 @@ class Membership:
         called again.
         """
         left, new = self.here, Here()
-        me = self._me(left)
+        me = self.participant(left)
         if me.busy:
             self._check_idle()
         with opening():
-            leaving = self._leaving.union([me], list(self._participants.values()))
+            leaving = self._leaving.union([me])
             # Who opens it anew takes part anew, and keeps what it gets: either it was there when we looked, or it has
             # the new `here`, which is none of those that leave. No call in between: a signal handler may open it, too.
             if not self.segment.handles:
                 self.here, self._leaving = new, leaving
-                left.at = None
+                if not me.looking:
+                    left.at = None
         if self._leaving:
+            # Only now: whoever claims a slot of a `here` that was after this finds that out, and gives it up itself.
+            home = id(self.here)
+            self._leaving.update([mine for mine in list(self._participants.values()) if mine.home != home])
             self._aside(self.here, self._give_up, self._leaving, self.parting)
             for other in list(self._participants.values()):
                 if not other.present and other.here is None:  # which nothing else would keep, and so its `leaver`
@@ -228,7 +243,7 @@ class Membership:
 
     def _aside(self, here: Here, action: Callable[[*Ts], T], *args: *Ts, deadline: Deadline = FOREVER) -> T:
         """Run an action under the guard for which the calling thread needs no slot."""
-        me = self._me(here)
+        me = self.participant(here)
         if me.busy:
             self._check_idle()
         at, here.at = here.at, None
@@ -247,18 +262,18 @@ class Membership:
     def _give_up(self, leaving: Iterable[Participant], parting: Callable[[int], None] | None) -> None:
         """Under the guard: what they hold; and its slot, if it is the calling thread's.
 
-        Other threads keep their slots, for nobody else can give back their latches. One that is on a slow path relies
-        on what it holds, and gives it up itself at the end of that.
+        Other threads keep their slots, for nobody else can give back their latches. Who is on a slow path, or looks at
+        something (which this may be a handler in the middle of), relies on what it holds, and gives that up itself.
         """
         identity = process.identity()
         for mine in list(leaving):
             number = mine.number
-            ours = mine.is_caller()
+            ours = mine.is_caller() and not mine.looking
             mine.present = False
             if ours:
                 self._abort_claim(mine)
             if self._participants.get(number) is mine:  # else it was given up before, and may be a later one's by now
-                if not mine.busy and participants.is_of(self.segment, number, identity):
+                if not mine.busy and not mine.looking and participants.is_of(self.segment, number, identity):
                     if parting is not None:
                         parting(number)
                     self.state.clear(number, died=False)
@@ -291,6 +306,10 @@ class Membership:
 
 def _index_of_reads(me: Participant) -> int:
     return me.base + READS
+
+
+def _number(me: Participant) -> int:
+    return me.number
 
 
 class _Leaver:

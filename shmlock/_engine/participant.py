@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Participant:
-    """One thread in one segment; used by that thread only, but for `present`."""
+    """One thread in one segment; changed by that thread only, but for `present`."""
 
     __slots__ = (
         "account",
@@ -25,6 +25,8 @@ class Participant:
         "claiming",
         "downgraded",
         "here",
+        "home",
+        "looking",
         "number",
         "parker",
         "pid",
@@ -34,7 +36,8 @@ class Participant:
 
     account: Account
 
-    def __init__(self) -> None:
+    def __init__(self, home: int) -> None:
+        self.home = home  # the id of the `Here` that it is in
         self.number = -1  # no slot yet
         self.base = 0
         self.claiming = -1  # the slot that a claim under way has tried last
@@ -42,6 +45,7 @@ class Participant:
         self.tid = threading.get_native_id()
         self.busy = False  # on a slow path
         self.asked = 0  # the modes (1 << mode) that the slow path under way asks for or gives back
+        self.looking = False  # reads, to an end that it comes to by itself
         self.downgraded = False  # one R was an S or W, whose `with` has not ended yet
         self.present = True  # False when it was given up
         self.here: object = None  # the one that this thread's end is heard of by, when another thread has closed

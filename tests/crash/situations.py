@@ -25,6 +25,7 @@ from shmlock._segment.layout import (
     DIRTY,
     GATE,
     GATE_CLOSED,
+    GATE_OPEN,
     GATE_SLOW,
     HIGH_WATER,
     IN_USE,
@@ -126,6 +127,12 @@ def nothing_left_of_the_dead(lock: shmlock.RWLock) -> None:
 def rest(lock: shmlock.RWLock) -> None:
     """Leave the gate as after writes in a row: the next reader asks. Otherwise it is 33 times open, and then rests."""
     lock._words[GATE], lock._words[RESTING] = GATE_SLOW, 1
+
+
+def open_gate(handle: Any) -> None:
+    """Have the next reader take the fast path, if there is one, whatever was written before. Nobody may hold it."""
+    words, header = handle._segment.words, handle._segment.header
+    words[GATE], words[RESTING] = GATE_OPEN if header.fast else GATE_SLOW, 0
 
 
 # --- alone
