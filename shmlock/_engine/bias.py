@@ -150,12 +150,12 @@ class Reader:
     def _wait(self, deadline: Deadline) -> bool:
         engine = self._engine
         held = engine.acquire_read(deadline)
-        if held and self._engine is not engine:
+        if held and self._here is not engine.here:
             self._closed(engine)
         return held
 
     def _closed(self, engine: Engine) -> None:
-        """The handle was closed while we waited. Raises ClosedError."""
+        """The handle was closed while we waited, and so this R may be of another `here`. Raises ClosedError."""
         engine.give_read_back()
         raise engine.closed()
 

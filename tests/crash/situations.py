@@ -124,14 +124,15 @@ def nothing_left_of_the_dead(lock: shmlock.RWLock) -> None:
     nothing_left(lock)
 
 
-def rest(lock: shmlock.RWLock) -> None:
+def rest(lock: Any) -> None:
     """Leave the gate as after writes in a row: the next reader asks. Otherwise it is 33 times open, and then rests."""
-    lock._words[GATE], lock._words[RESTING] = GATE_SLOW, 1
+    words = lock._segment.words
+    words[GATE], words[RESTING] = GATE_SLOW, 1
 
 
-def open_gate(handle: Any) -> None:
+def open_gate(lock: Any) -> None:
     """Have the next reader take the fast path, if there is one, whatever was written before. Nobody may hold it."""
-    words, header = handle._segment.words, handle._segment.header
+    words, header = lock._segment.words, lock._segment.header
     words[GATE], words[RESTING] = GATE_OPEN if header.fast else GATE_SLOW, 0
 
 

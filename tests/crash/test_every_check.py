@@ -232,16 +232,18 @@ def test_each_place_is_met_whenever_garbage_is_collected(name: str) -> None:
     lock = shmlock.SeekLock(name, max_participants=4)
     first = counted(lambda: uses.read(lock))[0]
     before = gc.get_threshold()
+    kept: list[set[int]] = []
     try:
-        for made in range(before[0]):
+        for made in range(120):
+            kept.clear()
+            gc.collect(0)
+            gc.set_threshold(120)
             Cycle()
-            gc.set_threshold(before[0])
-            kept = [[] for _ in range(made)]  # type: ignore[var-annotated]  # another one each time before it is due
+            kept.extend(set() for _ in range(made))  # one more each time, until it is due before
             tracer = Tracer(*first, nothing)
             with traced(tracer):
                 uses.read(lock)
             assert tracer.where, f"after {len(kept)}"
-            gc.collect()
     finally:
         gc.set_threshold(*before)
 

@@ -348,7 +348,7 @@ def test_a_handle_may_be_closed_beside_another_thread(
     def anew() -> None:
         close_all(segment)
         handles[:] = [kind(name)] if last else [kind(name), kind(name)]
-        situations.open_gate(handles[0])
+        dice.choice([situations.open_gate, situations.rest])(handles[0])
 
     def use_it() -> None:
         nonlocal closed
