@@ -268,15 +268,19 @@ class Membership:
         identity = process.identity()
         for mine in list(leaving):
             number = mine.number
-            ours = mine.is_caller() and not mine.looking
+            caller = mine.is_caller()
+            ours = caller and not mine.looking
             mine.present = False
-            if ours:
+            if caller:
                 self._abort_claim(mine)
             if self._participants.get(number) is mine:  # else it was given up before, and may be a later one's by now
-                if not mine.busy and not mine.looking and participants.is_of(self.segment, number, identity):
-                    if parting is not None:
-                        parting(number)
-                    self.state.clear(number, died=False)
+                if not mine.busy and participants.is_of(self.segment, number, identity):
+                    if mine.looking:
+                        self.state.settle(number)  # what it waited for; the R that it may be in stays
+                    else:
+                        if parting is not None:
+                            parting(number)
+                        self.state.clear(number, died=False)
                     if ours:
                         self.state.depart(number)
                 if ours:

@@ -16,17 +16,19 @@ import pytest
 import shmlock
 from shmlock._engine.modes import WRITE
 from shmlock._kernel.deadline import NOW, Deadline
-from shmlock._segment.layout import DIRTY
+from shmlock._segment.layout import ABANDONED, DIRTY, WANT
 from tests.conftest import HANG, Child
 from tests.crash import situations, uses
 from tests.crash.situations import nothing, what_is_held
 from tests.crash.test_every_check import Tracer, counted, traced
 from tests.ending import close_all
+from tests.order import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from shmlock._engine.engine import Engine
+    from shmlock._segment.segment import Segment
     from tests.conftest import Peer
 
 T = TypeVar("T")
@@ -99,6 +101,14 @@ def test_a_thread_may_begin_wherever_another_is(
     assert 3 in got or use is uses.read
 
 
+def used_anew(segment: Segment) -> shmlock.SeekLock:
+    """With all handles closed, a new one, which this thread has used."""
+    close_all(segment)
+    lock = shmlock.SeekLock(segment.name)
+    uses.read(lock)
+    return lock
+
+
 def go(ours: shmlock.SeekLock, mode: str, held: bool) -> None:
     """What the thread has got, if so, it has still. Leave; closing would give up what others hold, too."""
     assert what_is_held(ours) == ({mode} if held else set())
@@ -113,9 +123,7 @@ def test_who_opens_it_wherever_another_closes_it_keeps_what_it_gets(name: str, m
     segment = closing[0]._segment
 
     def anew() -> None:
-        close_all(segment)
-        closing[:] = [shmlock.SeekLock(name)]
-        uses.read(closing[0])
+        closing[:] = [used_anew(segment)]
 
     def come() -> tuple[shmlock.SeekLock, bool]:
         ours = shmlock.SeekLock(name)
@@ -137,9 +145,7 @@ def test_nobody_keeps_what_it_gets_by_a_handle_that_is_being_closed(name: str, m
     segment = closing[0]._segment
 
     def anew() -> None:
-        close_all(segment)
-        closing[:] = [shmlock.SeekLock(name)]
-        uses.read(closing[0])
+        closing[:] = [used_anew(segment)]
         situations.open_gate(closing[0])
 
     def come() -> bool:
@@ -288,8 +294,9 @@ def change_config(config: shmlock.SharedConfig) -> None:
 
 def change_metrics(metrics: shmlock.RTMetrics) -> None:
     """Count one more."""
+    before = metrics.total_count()
     metrics.record(200, 0.1)
-    assert metrics.total_count()
+    assert metrics.total_count() > before
 
 
 def record(metrics: shmlock.RTMetrics) -> None:
@@ -400,6 +407,21 @@ def test_no_writer_comes_in_while_a_queue_is_looked_at_that_is_closed(name: str,
             return pool.submit(engine.acquire, WRITE, NOW).result()
 
         assert not timers._read(look)
+    assert is_free(engine)
+
+
+def test_a_look_that_waits_asks_for_nothing_any_more_when_its_queue_is_closed(name: str) -> None:
+    """At once, and not when the next one looks for what was abandoned."""
+    timers = shmlock.TimerQueue(name)
+    engine = timers._engine
+    with ThreadPoolExecutor(1) as holding, ThreadPoolExecutor(1) as looking:
+        assert holding.submit(engine.acquire, WRITE, NOW).result()
+        look = looking.submit(len, timers)
+        until(lambda: any(engine.state.column(WANT)))
+        timers.close()
+        assert isinstance(look.exception(HANG), shmlock.ClosedError)
+        assert not any(engine.state.column(WANT))
+        assert not any(engine.state.column(ABANDONED))
     assert is_free(engine)
 
 
