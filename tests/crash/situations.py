@@ -936,6 +936,28 @@ def closing_timers(name: str, start: Start) -> Situation:
     return Situation(before, use, check)
 
 
+def closing_timers_in_a_look(name: str, start: Start) -> Situation:
+    """As a signal handler can. The look gives back what it has; the slot stays until this thread takes part anew."""
+    queues: list[shmlock.TimerQueue] = []
+    del start
+
+    def before() -> None:
+        queues[:] = [shmlock.TimerQueue(name, capacity=8, max_participants=4)]
+
+    def use() -> None:
+        queues[0]._read(queues[0].close)
+
+    def check() -> None:
+        queues[0].close()
+        with shmlock.TimerQueue(name) as again:
+            again.schedule(1, 10)  # which a reader would keep out
+            assert again.wake_expired(10) == [1]
+            assert again._words[HIGH_WATER] <= 1, "a slot was lost"
+            assert not any(again._engine.state.column(ABANDONED))
+
+    return Situation(before, use, check)
+
+
 SITUATIONS: dict[str, Maker] = LOCKS | {
     "a mutex": mutex,
     "a mutex that is held": mutex_that_is_held,
@@ -946,4 +968,5 @@ SITUATIONS: dict[str, Maker] = LOCKS | {
     "a mutex of the dead that is looked at": looking_at_a_mutex,
     "a mutex that is waited for": waiting_for_a_mutex,
     "a queue of timers that is closed": closing_timers,
+    "a queue of timers that is closed in a look": closing_timers_in_a_look,
 }
