@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-from bisect import bisect_left
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, TypeVarTuple
 
@@ -162,15 +161,17 @@ class Acquisition(Membership):
                 return False
             if not me.present:
                 raise self.closed()
-            if not bed.wait(min(left, self._slice(asked))) and words[want]:
+            if not bed.wait(min(left, self._slice(me, asked))) and words[want]:
                 self._look(me, deadline)
         me.account.waited(mode, time.monotonic_ns() - began)
         return True
 
-    def _slice(self, want: int) -> float:
+    def _slice(self, me: Participant, want: int) -> float:
         """The nearer to the head of the queue, the shorter: 10 ms for the first, at most 100."""
-        wants = sorted(self.state.column(WANT))
-        ahead = bisect_left(wants, want) - bisect_left(wants, 1)
+        wants = self.state.column(WANT)
+        # In the order of `phases.waiting`. Readers may have the same ticket, and must not all take themselves for the
+        # first (measured: 80 that waited for a second used 1.4 s of CPU, 0.26 so).
+        ahead = sum(map(want.__gt__, wants)) - wants.count(0) + wants[: me.number].count(want)
         return min(_HEAD_SLICE * (1 + ahead), LONGEST_SLICE)
 
     def _bed(self, me: Participant) -> parker.Parker | parker.Napper:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import shmlock
-from shmlock._engine.modes import MODE_BITS, SEEK, WRITE
+from shmlock._engine.modes import MODE_BITS, READ, SEEK, WRITE
 from shmlock._kernel import parker, shm
 from shmlock._kernel.deadline import Deadline
 from shmlock._segment.layout import WANT
@@ -16,6 +18,7 @@ from shmlock.errors import LockTimeout
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from shmlock._engine.participant import Participant
     from tests.conftest import Child, Peer, Start
 
 
@@ -79,6 +82,30 @@ def test_a_grant_that_comes_while_we_look_is_taken(lock: shmlock.RWLock) -> None
     assert engine._wait(me, WRITE, deadline) is True
     assert naps
     assert min(naps) >= 0
+
+
+def test_those_that_wait_look_one_after_the_other(lock: shmlock.RWLock) -> None:
+    """Readers with the same ticket are in one order, too: one alone is the first, and looks for the dead most often."""
+    with ThreadPoolExecutor(4) as threads:
+        together = threading.Barrier(4)
+
+        def participant(_: int) -> Participant:
+            with lock.reader:
+                together.wait()
+                return lock._engine.me()
+
+        waiting = sorted(threads.map(participant, range(4)), key=lambda me: me.number)
+        engine = lock._engine
+        writer, *readers = waiting  # in the slot before theirs, but it came later
+        wants = dict.fromkeys(readers, 7 << MODE_BITS | READ) | {writer: 8 << MODE_BITS | WRITE}
+        try:
+            for me, want in wants.items():
+                engine.words[me.base + WANT] = want
+            slices = [engine._slice(me, want) for me, want in wants.items()]
+        finally:
+            for me in wants:
+                engine.words[me.base + WANT] = 0
+    assert slices == pytest.approx([0.01, 0.02, 0.03, 0.04])
 
 
 class Over:
