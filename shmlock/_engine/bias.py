@@ -17,9 +17,8 @@ A reader that loses (r2 loads "closed") stores 0 again, and then its want; one t
 after the gate if it is closed, for a writer may have counted it. Neither needs the guard if somebody else is sure
 to decide after its store (`Acquisition._others_decide`). Both fence after their store and look:
 
-- The gate is closed and a writer holds. When that one ends, it stores so; then it fences and loads the wants, or, if a
-  first look finds none, opens the gate, fences and loads them (`State.decide`). Since we saw it hold after our fence,
-  its fence comes after our store: it sees it.
+- The gate is closed and a writer holds. When that one ends, it stores so; then it fences and loads the wants
+  (`State.decide`). Since we saw it hold after our fence, its fence comes after our store: it sees it.
 - The gate is closed and another reader is in. All that leave, or back out, store 0, fence, and look. The one whose
   fence is last sees the others' zeros, and decides under the guard; its fence comes after our store.
 - The gate is not closed any more. Whoever opened it may have loaded the wants before ours was there. We decide, under

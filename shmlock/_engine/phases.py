@@ -28,7 +28,7 @@ def next_turn(seeker: int, wants: Sequence[int]) -> tuple[int, int]:
     if seeker:
         upgrades = wants[seeker - 1] & MODE_MASK == UPGRADE
         return (UPGRADE, seeker - 1) if upgrades else (READ, -1)
-    queue = [want for want in wants if want & QUEUES]
+    queue = [want for want in filter(None, wants) if want & QUEUES]
     if not queue:
         return READ, -1
     head = min(queue)  # the ticket is in the high bits: the oldest

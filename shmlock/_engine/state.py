@@ -10,6 +10,7 @@ Slots that were granted something are in `woken` afterwards; the caller posts th
 from __future__ import annotations
 
 import time
+from itertools import compress, count
 from typing import TYPE_CHECKING, Final, Protocol, overload
 
 from shmlock._engine.modes import MODE_BITS, MODE_MASK, QUEUES, READ, SEEK, UPGRADE, WRITE
@@ -245,14 +246,13 @@ class State:
         words = self._words
         if words[WRITER]:
             return
+        if self._here is not None:
+            self._here()  # our stores first: a reader may be storing its want without the guard (see bias)
         wants = self.column(WANT)
-        if not any(wants):  # a reader that is asking without the guard just now is seen once the gate is open
+        if not any(wants):
             words[OWED] = 0
             self._flow(wants)
             return
-        if self._here is not None:
-            self._here()  # our stores first: a reader may be storing its want without the guard (see bias)
-            wants = self.column(WANT)
         if words[OWED]:
             self._admit(wants)
             words[OWED] = 0
@@ -329,8 +329,8 @@ class State:
     def _admit(self, wants: list[int]) -> None:
         """Let in these readers that wait."""
         words = self._words
-        for number, want in enumerate(wants):
-            if want & MODE_MASK == READ:
+        for number in compress(count(), wants):
+            if wants[number] & MODE_MASK == READ:
                 words[slot(number) + READS] = 1
                 self._granted(number)
                 wants[number] = 0
