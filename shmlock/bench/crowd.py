@@ -60,27 +60,22 @@ def manager() -> SyncManager:
     return made
 
 
-class Start:
-    """What a job gets: `wait()` until all are ready, `stopped` from when it is to end."""
+class Gate:
+    """Holds back the crowd's processes until the parent opens it, to all at once: by an end of file."""
 
-    def __init__(self, stop: Any) -> None:
-        self._stop = stop
-        self._gate, self._bar = os.pipe()  # an end of file opens it, to all at once
-        self._ready: Connection[Any, Any] | None = None
+    def __init__(self) -> None:
+        self._end, self._bar = os.pipe()
 
-    def enter(self, ready: Connection[Any, Any]) -> None:
-        """In a job's process: say here when it is ready, and let the parent alone open the gate."""
+    def enter(self) -> None:
+        """In a job's process: let the parent alone open it."""
         os.close(self._bar)
-        self._ready = ready
 
     def wait(self) -> None:
-        """Begin together with the others."""
-        if self._ready is not None:
-            self._ready.send(_READY)
-        os.read(self._gate, 1)
+        """In a job's process."""
+        os.read(self._end, 1)
 
     def open(self) -> None:
-        """In the parent, when all are ready; once."""
+        """In the parent; once."""
         bar, self._bar = self._bar, -1  # first, since an interrupt may come when it is closed
         os.close(bar)
 
@@ -88,7 +83,27 @@ class Start:
         """In the parent, at the end."""
         if self._bar >= 0:
             self.open()
-        os.close(self._gate)
+        os.close(self._end)
+
+
+class Start:
+    """What a job gets: `wait()` until all are ready, `stopped` from when it is to end."""
+
+    def __init__(self, stop: Any, gate: Gate) -> None:
+        self._stop = stop
+        self._gate = gate
+        self._ready: Connection[Any, Any] | None = None
+
+    def enter(self, ready: Connection[Any, Any]) -> None:
+        """In a job's process: say here when it is ready."""
+        self._gate.enter()
+        self._ready = ready
+
+    def wait(self) -> None:
+        """Begin together with the others."""
+        if self._ready is not None:
+            self._ready.send(_READY)
+        self._gate.wait()
 
     @property
     def stopped(self) -> bool:
@@ -119,26 +134,28 @@ def gather(jobs: Sequence[Callable[[Start], Any]], seconds: float | None = None)
     whatever happens, the processes end with it.
     """
     stop = context.RawValue("b", 0)
-    start = Start(stop)
+    begin, end = Gate(), Gate()
+    start = Start(stop, begin)
     pipes: list[Connection[Any, Any]] = []
     workers: list[ForkProcess] = []
     try:
         for job in jobs:
             ours, theirs = context.Pipe(duplex=False)
-            worker = context.Process(target=_work, args=(os.getpid(), job, start, theirs), daemon=True)
+            worker = context.Process(target=_work, args=(os.getpid(), job, start, end, theirs), daemon=True)
             with undisturbed():
                 worker.start()
                 workers.append(worker)
             theirs.close()
             pipes.append(ours)
         early = [heard(pipe) for pipe in pipes]  # most are ready; one that is not has ended
-        start.open()
+        begin.open()
         began = time.perf_counter()
         if seconds is not None:
             time.sleep(seconds)
             stop.value = 1
         told = _all_told(pipes, early)
         wall = time.perf_counter() - began
+        end.open()
         for worker in workers:
             worker.join(HANG)
     finally:
@@ -149,7 +166,8 @@ def gather(jobs: Sequence[Callable[[Start], Any]], seconds: float | None = None)
             worker.close()
         for pipe in pipes:
             pipe.close()
-        start.close()
+        begin.close()
+        end.close()
     usages = [usage for _, usage in told]
     return Crowd(
         results=[result for result, _ in told],
@@ -161,9 +179,10 @@ def gather(jobs: Sequence[Callable[[Start], Any]], seconds: float | None = None)
     )
 
 
-def _work(parent: int, job: Callable[[Start], Any], start: Start, pipe: Connection[Any, Any]) -> None:
+def _work(parent: int, job: Callable[[Start], Any], start: Start, end: Gate, pipe: Connection[Any, Any]) -> None:
     enter(parent)
     start.enter(pipe)
+    end.enter()
     try:
         result: tuple[str, Any] = ("returned", job(start))
     except WrongData as wrong:
@@ -173,6 +192,7 @@ def _work(parent: int, job: Callable[[Start], Any], start: Start, pipe: Connecti
     used = resource.getrusage(resource.RUSAGE_SELF)
     pipe.send((result, (used.ru_utime + used.ru_stime, used.ru_nvcsw, used.ru_nivcsw, used.ru_maxrss)))
     pipe.close()
+    end.wait()  # to take down a process costs a millisecond, which those that go on would pay for
     os._exit(0)  # whatever a peer left behind must not be heard of at exit
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from shmlock.bench.crowd import Start, gather, manager
+from shmlock.bench.crowd import Start, context, gather, manager
 from shmlock.bench.scenario import WrongData
 
 if TYPE_CHECKING:
@@ -57,6 +57,24 @@ def test_what_it_cost_is_told() -> None:
     assert found.cpu >= 0.05
     assert found.rss > 1000
     assert found.voluntary > 0
+
+
+def test_who_has_done_its_job_stays_for_the_others() -> None:
+    """A process is taken down when all have done theirs: what that costs is nobody's who is measured."""
+    first = context.RawValue("i")
+
+    def early(start: Start) -> None:
+        start.wait()
+        first.value = os.getpid()
+
+    def late(start: Start) -> bool:
+        start.wait()
+        while not first.value:
+            time.sleep(0.001)
+        other = os.pidfd_open(first.value)
+        return not select.select([other], [], [], 0.2)[0]
+
+    assert gather([early, late]).results == [None, True]
 
 
 def test_they_are_stopped() -> None:

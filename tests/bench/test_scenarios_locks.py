@@ -17,7 +17,7 @@ from shmlock.bench.peers.prwlock_lock import RWLock
 from shmlock.bench.peers.standard import Lock
 from shmlock.bench.runner import run
 from shmlock.bench.scenario import WrongData
-from shmlock.bench.scenarios import fairness, read, record, recovery, scenario
+from shmlock.bench.scenarios import fairness, mix, read, record, recovery, scenario
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -104,6 +104,16 @@ def test_the_shape_of_results(name: str, columns: set[str], sides: set[str], onl
     assert all(len(values) == 1 and values[0] >= 0 for values in results.samples.values())
     assert json.loads(json.dumps(results.as_json(), allow_nan=False))["answer"]
     assert "nan" not in results.scenario.answer(results)
+
+
+def test_what_sleeps_make_unavoidable() -> None:
+    """The writers' one after the other, and the readers', which are at the same time: as long as one's, at least."""
+    assert mix.naps_together(0, 0.002) == 0
+    together = mix.naps_together(3, 0.002, times=3)
+    assert together >= 0.002
+    assert mix.unavoidable(writers=2, iterations=5, alone=0.0021, together=together) == pytest.approx(
+        0.021 + 5 * together
+    )
 
 
 def test_a_lock_that_does_not_lock_is_found_out_by_mix(only: Only) -> None:
