@@ -537,6 +537,7 @@ def test_both_masters_end_together(site: Site, serve: Callable[..., Server]) -> 
 def test_setting_of_the_new_master(site: Site, serve: Callable[..., Server]) -> None:
     """What the new master's setting has lost goes when the last master that knew it has ended."""
     server = serve(workers=1)
+    server.answers_from(1)  # the worker has loaded the application: found empty, it would end the master
     assert site.lock_name in " ".join(site.names())
     site.configure("del shmlock_objects[NAME + '.lock']\n" + GATE)
     (site.folder / "app.py").write_text("def application(*_): raise NotImplementedError\n")
