@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shmlock._engine.modes import MODE_BITS, READ, SEEK, UPGRADE, WRITE
-from shmlock._engine.phases import next_turn, waiting
+from shmlock._engine.phases import ahead, next_turn, waiting
 
 NOBODY = 0
 READERS = (READ, -1)
@@ -62,6 +62,14 @@ def test_waiting_lists_everybody_oldest_first(asks: list[tuple[int, int]]) -> No
     assert sorted(listed) == [slot for slot, ask in enumerate(line) if ask]
     tickets = [asks[slot][0] for slot in listed]
     assert tickets == sorted(tickets)
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.sampled_from([0, READ, SEEK, WRITE]))))
+def test_as_many_are_ahead_as_are_listed_before(asks: list[tuple[int, int]]) -> None:
+    """`ahead` is each slot's place in what `waiting` lists, also among readers with the same ticket."""
+    line = wants(*(ask if ask[1] else None for ask in asks))
+    listed = waiting(line)
+    assert [ahead(slot, line[slot], line) for slot in listed] == [*range(len(listed))]
 
 
 @given(
