@@ -63,7 +63,7 @@ def waiting(lock: shmlock.RWLock, start: Start, mode: str) -> Child:
     before = waiters(lock)
 
     def wait(peer: Peer) -> None:
-        with getattr(shmlock.RWLock(lock.name), mode) as hold:
+        with getattr(type(lock)(lock.name), mode) as hold:
             peer.say(("in", hold.owner_died))
             peer.hear()
         peer.say("out")
@@ -159,6 +159,49 @@ def test_a_dead_head_of_the_queue_with_a_dead_holder(lock: shmlock.RWLock, start
     child.kill()
     first.kill()
     assert second.hear() == ("in", True)
+
+
+@pytest.mark.parametrize("ahead", ["reader", "writer"])
+def test_a_stopped_head_of_the_queue_with_a_dead_holder(lock: shmlock.RWLock, start: Start, ahead: str) -> None:
+    """When the holder is killed and the first in the queue stands still, readers behind it find out and are in."""
+    child = holding(lock, start, "writer")
+    first = waiting(lock, start, ahead)
+    second = waiting(lock, start, "reader")
+    with guard_held(lock, start):  # it may be in the middle of a look, but not of a change
+        first.stop()
+    child.kill()
+    assert second.hear() == ("in", True)
+    first.cont()
+    second.say("leave")
+    assert first.hear() == ("in", True)
+
+
+def test_an_upgrade_with_a_stopped_head_of_the_queue_and_a_dead_reader(name: str, start: Start) -> None:
+    """An upgrade goes before the first in the queue, and does not need it to find that the last reader is dead."""
+
+    def upgrade(peer: Peer) -> None:
+        ours = shmlock.SeekLock(name)
+        with ours.seeker:
+            peer.say("seeks")
+            peer.hear()
+            with ours.upgraded():
+                peer.say("writes")
+                peer.hear()
+
+    with shmlock.SeekLock(name, max_participants=16) as lock:
+        reader = holding(lock, start, "reader")
+        seeker = start(upgrade)
+        assert seeker.hear() == "seeks"
+        first = waiting(lock, start, "writer")
+        seeker.say("upgrade")
+        until(lambda: waiters(lock) == 2)
+        with guard_held(lock, start):
+            first.stop()
+        reader.kill()
+        assert seeker.hear() == "writes"
+        first.cont()
+        seeker.say("leave")
+        assert first.hear() == ("in", False)
 
 
 def test_exec_is_a_death(lock: shmlock.RWLock, start: Start) -> None:

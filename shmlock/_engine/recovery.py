@@ -1,8 +1,8 @@
 """Look for the dead among those that others wait for, and take them out.
 
-Only the first in the queue looks, and only at those that hold (a prototype in which every waiter looked at
-every slot livelocked with 100 processes). The others look at the first in the queue alone, lest it has died
-itself. One proven death is reason enough to look at all slots, once.
+Only whoever is next looks at all that hold (a prototype in which every waiter looked at every slot livelocked with
+100 processes). The others look at the first in the queue, lest it has died itself, and at the writer, lest the first is
+stopped. One proven death is reason enough to look at all slots, once.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from shmlock._engine.phases import waiting
+from shmlock._engine.phases import next_turn, waiting
 from shmlock._segment.layout import ABANDONED, IN_USE, PID, READS, SEEKER, TID, WANT, WRITER, slot
 from shmlock._segment.participants import find_dead, is_dead
 from shmlock.errors import SegmentCorrupt
@@ -51,10 +51,8 @@ class Recovery:
         process that was killed between deciding and waking, costs the others a slice and no more.
         """
         self._check(number)
-        queue = waiting(self._state.column(WANT))
-        suspects = self._holders(number) if queue[:1] == [number] else queue[:1]
         deaths: list[Death] = []
-        if any(self._is_gone(suspect) for suspect in suspects):
+        if any(self._is_gone(suspect) for suspect in self._suspects(number)):
             deaths = self.sweep()
         self._state.decide()
         return deaths
@@ -69,11 +67,23 @@ class Recovery:
         if not all(words[slot(taking_part - 1) + IN_USE] for taking_part in numbers):
             raise SegmentCorrupt(f"{self._segment.name}: it is held by a participant that there is not")
 
-    def _holders(self, but: int) -> list[int]:
+    def _suspects(self, number: int) -> set[int]:
+        """Whom the waiter in this slot looks at.
+
+        An upgrade is next, whoever is the first. And the readers who wait for a writer enter together when that is
+        gone: so the first may not be the only one that looks at it. (One that is stopped would keep them waiting.)
+        """
         words = self._words
-        holders = {number for number, reads in enumerate(self._state.column(READS)) if reads}
-        holders.update(words[word] - 1 for word in (WRITER, SEEKER) if words[word])
-        return sorted(holders - {but})
+        wants = self._state.column(WANT)
+        first = waiting(wants)[:1]
+        _, next_one = next_turn(words[SEEKER], wants)
+        if number in {*first, next_one}:
+            suspects = {reader for reader, reads in enumerate(self._state.column(READS)) if reads}
+            suspects.add(words[SEEKER] - 1)
+        else:
+            suspects = set(first)
+        suspects.add(words[WRITER] - 1)
+        return suspects - {number, -1}
 
     def _is_gone(self, number: int) -> bool:
         return bool(self._words[slot(number) + ABANDONED]) or is_dead(self._segment, number)

@@ -481,27 +481,32 @@ inline clear(s) {
 #else
 #define IS_DEAD(s) (L(IN_USE(s)) && !latch[s])
 #endif
-/* What a waiter looks at: the first in the queue at those that hold, the others at the first. */
+/* What a waiter looks at: the first in the queue, and whoever is next, at those that hold; the others at the first and at
+   the writer. */
 inline look() {
   d_step {
-    target = N; z = 0; n = 0;
+    target = N; head = N; z = 0; n = 0;
     do
-    :: n < N -> if :: L(WANT(n)) && (target == N || L(WANT(n)) < L(WANT(target))) -> target = n :: else fi; n++
+    :: n < N ->
+      if :: L(WANT(n)) && (target == N || L(WANT(n)) < L(WANT(target))) -> target = n :: else fi;
+      if :: QUEUES(L(WANT(n))) && (head == N || L(WANT(n)) < L(WANT(head))) -> head = n :: else fi;
+      n++
     :: else -> break
     od;
+    if :: L(SEEKER) -> head = (MODE(L(WANT(L(SEEKER) - 1))) == U -> L(SEEKER) - 1 : N) :: else fi;
     n = 0;
     do
     :: n < N ->
       if
-      :: ((target != me && n == target) ||
-          (target == me && n != me && (L(READS(n)) || L(WRITER) == n + 1 || L(SEEKER) == n + 1))) &&
+      :: n != me && (L(WRITER) == n + 1 ||
+          ((target == me || head == me) -> (L(READS(n)) || L(SEEKER) == n + 1) : n == target)) &&
          (L(ABANDONED(n)) || IS_DEAD(n)) -> z = 1
       :: else
       fi;
       n++
     :: else -> break
     od;
-    busy = z; z = 0; n = 0; target = 0
+    busy = z; z = 0; n = 0; target = 0; head = 0
   }
 }
 inline next_abandoned() {
