@@ -414,6 +414,30 @@ def give_up_upgrading(lock: shmlock.SeekLock) -> None:
             pass
 
 
+def behind_another(name: str, start: Start) -> Situation:
+    """One who waits where another is the first in the queue, and gives up."""
+    situation = in_vain("writer", give_up_reading)(name, start)
+    lock = shmlock.SeekLock(name)
+
+    def wait(peer: Peer) -> None:
+        ours = shmlock.SeekLock(name)
+        while peer.hear():
+            with ours.writer:
+                peer.say("in")
+
+    first = start(wait)
+
+    def before() -> None:
+        first.say("wait")
+        until(lambda: "1 waiting" in repr(lock))
+
+    def check() -> None:
+        situation.check()
+        assert first.hear() == "in"
+
+    return situation._replace(before=before, check=check)
+
+
 # --- what the dead and the interrupted have left
 
 
@@ -685,6 +709,7 @@ LOCKS: dict[str, Maker] = {
     **{f"in vain: {use.__name__}": in_vain(held, use)
        for held, use in (("writer", give_up_reading), ("reader", give_up_writing), ("seeker", give_up_seeking),
                          ("reader", give_up_upgrading))},
+    "in vain: behind another": behind_another,
     "a gate that the dead have shut": with_words(shut_gate, uses.read),
     "a hold that was abandoned": with_words(walk_away, uses.write),
     "weak order, half a change": weakly_ordered(after_half_a_change(everything)),
